@@ -115,7 +115,7 @@ pub struct Dispatcher<P> {
 }
 
 /// How sending goes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SendingStatus {
     /// What is pending.
     pub pending: Pending,

@@ -4,14 +4,13 @@
 //! It only reads: every path takes GET and HEAD alone, and nothing behind them changes anything.
 //! `http` serves it; this part knows paths and what to show on them.
 
+use std::fs;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
@@ -30,7 +29,6 @@ use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
 use crate::http::body::ResponseBody;
@@ -44,27 +42,24 @@ use crate::intake::Intake;
 use crate::quota::AccountCheck;
 use crate::ses::SesClient;
 use crate::smtp::metrics::SmtpMetrics;
-use crate::store::{EventBacklog, LostMessages, Store, StoreError};
+use crate::store::Store;
 use crate::webhooks::Webhooks;
 
 use captured_mail::Catcher;
-use conditions::Condition;
-use history::RecentHistory;
 use key::PageKey;
 use live::LiveUpdate;
+use observer::Observer;
 use page::Path;
 
 pub mod captured_mail;
-pub mod conditions;
-mod diagnosis;
 mod health;
 mod history;
 pub mod key;
 mod live;
 mod metrics;
+pub mod observer;
 mod organisations;
 mod page;
-mod process;
 mod trends;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
@@ -105,6 +100,8 @@ pub struct Parts {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
     pub events: Arc<EventProcessor>,
+    /// True if something brings events.
+    pub has_events: bool,
     /// What happened in the hours before this one.
     pub history: Arc<HistoryKeeper>,
     /// What delivers to endpoints.
@@ -121,79 +118,15 @@ pub struct Parts {
     pub host_names: Vec<String>,
     /// The data file.
     pub file: PathBuf,
-    /// When the service was started.
-    pub started: SystemTime,
+    /// Start of the service, in seconds since the Unix epoch.
+    pub started: f64,
     /// What TLS is spoken with to clients, where it is.
     pub tls: Option<Arc<Tls>>,
-    /// Where `status` learns what is wrong.
-    pub conditions: Arc<admin::live::Conditions>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
-    /// Answers of the store, when it was last asked.
-    pub stored: ArcSwap<StoredState>,
-}
-
-/// State that only the store knows. What it could not tell is `None`.
-#[derive(Debug, Clone)]
-pub struct StoredState {
-    /// Reports of the provider that wait.
-    backlog: Option<EventBacklog>,
-    /// Id and reason of the newest document that could not be read.
-    newest_letter: Option<String>,
-    /// Messages whose body was lost, if there are any.
-    lost: Result<Option<LostMessages>, StoreError>,
-    /// Time of the oldest record, if there is one.
-    oldest: Option<Timestamp>,
-}
-
-impl Default for StoredState {
-    fn default() -> Self {
-        Self {
-            backlog: None,
-            newest_letter: None,
-            lost: Err(StoreError::Unavailable),
-            oldest: None,
-        }
-    }
 }
 
 impl Parts {
-    /// Asks the store, and keeps what it says for those who cannot wait for it.
-    async fn ask_store(&self) -> StoredState {
-        let window_now = self.clock.window_time();
-        let backlog = self.store.event_backlog().await.ok();
-        let stored = StoredState {
-            backlog,
-            newest_letter: self.newest_letter(backlog).await,
-            lost: self.store.lost_messages(window_now.now()).await,
-            oldest: self.store.oldest(window_now).await.ok().flatten(),
-        };
-        self.stored.store(Arc::new(stored.clone()));
-        stored
-    }
-
-    /// The newest document that could not be read. The store is asked only after their number has
-    /// changed, because it reads all of them.
-    async fn newest_letter(&self, backlog: Option<EventBacklog>) -> Option<String> {
-        const ID_CHARS: usize = 12;
-        let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
-        let before = self.stored.load_full();
-        match number(backlog) {
-            0 => None,
-            now if now == number(before.backlog) => before.newest_letter.clone(),
-            _ => {
-                let newest = self.store.dead_letters(1).await.ok()?.into_iter().next()?;
-                Some(format!("{:.ID_CHARS$}: {}", newest.id(), newest.reason))
-            }
-        }
-    }
-
-    /// Tells `status` what is wrong.
-    fn tell_conditions(&self, found: &[Condition]) {
-        let told = found.iter().cloned().map(admin::live::Condition::from);
-        self.conditions.tell(told.collect());
-    }
-
     /// The name of an organisation, or the number of one that was removed.
     fn organisation_name(&self, id: OrganisationId) -> String {
         admin::shown_name(&self.store, id)
@@ -205,12 +138,11 @@ pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Answers operators' requests.
 pub struct Operator {
-    parts: Arc<Parts>,
-    registry: Registry,
+    observer: Arc<Observer>,
+    metrics: Registry,
     admin: Arc<Admin>,
     key: PageKey,
     told: watch::Receiver<LiveUpdate>,
-    recent: Arc<RecentHistory>,
 }
 
 /// A path of the operator listener.
@@ -238,21 +170,18 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Operator {
-    /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
-    /// and what begins the task that looks, for as long as the page is to be live.
+    /// A listener's handler that shows what the observer sees, and on its page what `admin` reads;
+    /// and what begins the task that observes, for as long as the page is to be live.
     pub fn new(
-        parts: Arc<Parts>,
+        observer: Arc<Observer>,
         admin: Arc<Admin>,
         key: PageKey,
     ) -> (Self, impl Fn() -> Looking + Send + use<>) {
         let (teller, told) = watch::channel(LiveUpdate::default());
-        let recent = Arc::new(RecentHistory::new(parts.clock.now()));
-        let registry = metrics::registry(&parts);
-        let (looked_at, kept) = (Arc::clone(&parts), Arc::clone(&recent));
-        let looking = move || -> Looking {
-            Box::pin(live::look(Arc::clone(&looked_at), teller.clone(), Arc::clone(&kept)))
-        };
-        (Self { parts, registry, admin, key, told, recent }, looking)
+        let metrics = metrics::registry(&observer.parts);
+        let observed = Arc::clone(&observer);
+        let observing = move || -> Looking { Box::pin(Arc::clone(&observed).run(teller.clone())) };
+        (Self { observer, metrics, admin, key, told }, observing)
     }
 
     /// The limits of its listener.
@@ -265,7 +194,7 @@ impl Operator {
         request: &Request<Incoming>,
     ) -> Result<Response<ResponseBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
-        if !key::is_direct(request.headers(), &self.parts.host_names) {
+        if !key::is_direct(request.headers(), &self.observer.parts.host_names) {
             return Err(Rejection::ForeignHost);
         }
         let endpoint = Endpoint::of(request.uri().path());
@@ -277,11 +206,14 @@ impl Operator {
             Endpoint::Page(path) => {
                 return self.page(path, request.uri(), request.headers()).await;
             }
-            Endpoint::Health => health::health(self.parts.store.answered()).await,
-            Endpoint::Readiness => health::readiness(&self.parts),
+            Endpoint::Health => health::health(self.observer.parts.store.answered()).await,
+            Endpoint::Readiness => health::readiness(&self.observer.immediate()),
             Endpoint::Metrics => {
-                self.parts.ask_store().await;
-                response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::encode(&self.registry))
+                let mut snapshot = self.observer.observe().await;
+                let file = fs::metadata(&self.observer.parts.file);
+                snapshot.file_bytes = file.ok().map(|file| file.len());
+                let text = metrics::encode(&self.metrics, snapshot);
+                response(StatusCode::OK, metrics::CONTENT_TYPE, text)
             }
         };
         Ok(whole.map(ResponseBody::from))

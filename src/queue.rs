@@ -70,7 +70,7 @@ pub enum Gate {
 }
 
 /// How much is pending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Messages, those being sent included.
     pub messages: usize,

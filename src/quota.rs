@@ -36,9 +36,10 @@ const DOUBT_PAUSE: Duration = Duration::from_secs(5);
 const INTERVAL_WITHOUT_CREDENTIALS: Duration = Duration::from_secs(5);
 
 /// What the last answer about the account says of the credentials.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AccountCheck {
     /// AWS has not been asked yet since the start.
+    #[default]
     Unasked,
     /// Nothing is wrong with them, as far as is known.
     Passed,

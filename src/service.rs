@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
 use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -18,7 +17,7 @@ use tracing::{error, info, warn};
 use crate::admin::bodies::BodyFacts;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
-use crate::admin::live::{Conditions, Sending};
+use crate::admin::process::unix_seconds;
 use crate::admin::restart::Restarts;
 use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
@@ -35,9 +34,9 @@ use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
+use crate::operator::observer::Observer;
 use crate::queue::MessageQueue;
 use crate::quota;
-use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
 use crate::ses::send::RequestOptions;
 use crate::ses::sqs::SqsQueue;
@@ -155,7 +154,7 @@ impl Service {
         credentials: Credentials,
         mut inherited: Inherited,
     ) -> Result<Self, ServiceError> {
-        let started = SystemTime::now();
+        let started = unix_seconds(SystemTime::now());
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
@@ -179,20 +178,12 @@ impl Service {
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events = event_processor(&store, &queue, &clock);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
-        let polled = sqs_queue.as_ref().map(|_| &events);
-        let live = live(&dispatcher, &queue, &account, polled, &webhooks);
-        let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
         let body_facts = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
         let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
-        let admin = administration_of(&store, &clock, &ses, live, facts);
-        answer_others(&mut background, &admin);
-        let administration = Administration::start(socket, &admin)?;
-        let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
-        let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
@@ -206,8 +197,9 @@ impl Service {
             configured_pending_bytes: Arc::clone(&configured_pending_bytes),
             account,
             events: Arc::clone(&events),
+            has_events: sqs_queue.is_some(),
             history: Arc::clone(&history),
-            webhooks,
+            webhooks: Arc::clone(&webhooks),
             clients: Arc::clone(api.metrics()),
             smtp: Arc::clone(smtp.metrics()),
             connections: clients,
@@ -216,11 +208,15 @@ impl Service {
             file: config.data_dir.join(FILE_NAME),
             started,
             tls: listeners.tls.clone(),
-            conditions,
             catcher: OnceLock::new(),
-            stored: ArcSwap::default(),
         };
-        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key);
+        let observer = Arc::new(Observer::new(parts));
+        let admin = administration_of(&store, &clock, &ses, &observer, facts);
+        answer_others(&mut background, &admin);
+        let administration = Administration::start(socket, &admin)?;
+        let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
+        let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
+        let operators = Operators::start(listeners.operators, observer, Arc::clone(&admin), key);
         let tls = listeners.tls.clone();
         let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
         let (drain, signal) = Drain::new();
@@ -306,6 +302,10 @@ impl Service {
     /// How long it goes on sending once it stops.
     fn drain_time(&self) -> Duration {
         self.config.sending.drain
+    }
+
+    fn observer(&self) -> Arc<Observer> {
+        Arc::clone(&self.operators.observer)
     }
 
     /// What shows whether the service is alive.
@@ -558,28 +558,11 @@ fn administration_of(
     store: &Store,
     clock: &Clock,
     ses: &SesClient,
-    live: Arc<Sending<SesClient>>,
+    observer: &Arc<Observer>,
     facts: ServiceFacts,
 ) -> Arc<Admin> {
+    let live = Arc::<Observer>::clone(observer);
     Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts)))
-}
-
-/// Returns the view of the running service. `polled`: events, if they are received.
-fn live(
-    dispatcher: &Arc<Dispatcher<SesClient>>,
-    queue: &Arc<MessageQueue>,
-    account: &watch::Receiver<AccountCheck>,
-    polled: Option<&Arc<EventProcessor>>,
-    webhooks: &Arc<Webhooks>,
-) -> Arc<Sending<SesClient>> {
-    Arc::new(Sending {
-        dispatcher: Arc::clone(dispatcher),
-        queue: Arc::clone(queue),
-        account: account.clone(),
-        events: polled.map(Arc::clone),
-        webhooks: Arc::clone(webhooks),
-        conditions: Arc::<Conditions>::default(),
-    })
 }
 
 /// The limits of the client listeners, and their connections.

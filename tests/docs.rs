@@ -12,8 +12,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use pillarbox::admin::conditions::{Alerts, Definition, Readiness, Severity, definitions};
 use pillarbox::config::{Config, DefaultOrExample, KeyReference, reference};
-use pillarbox::operator::conditions::{AlertSeverity, Alerts, Definition, Kind, Readiness};
 use pillarbox::simulator::Fault;
 use serde_json::Value;
 
@@ -329,9 +329,7 @@ fn the_conditions_page_has_every_condition() {
         "| Condition | Severity | Ready | What is wrong | What to do | Alert |\n\
          |---|---|---|---|---|---|\n",
     );
-    for definition in Kind::ALL.map(Kind::definition) {
-        let Definition { code, readiness, severity, meaning, advice, alerts } = definition;
-        let severity = severity.as_str();
+    for Definition { code, readiness, severity, meaning, advice, alerts, .. } in definitions() {
         let ready = match readiness {
             Readiness::Ready => "yes",
             Readiness::NotReady => "no",
@@ -339,13 +337,12 @@ fn the_conditions_page_has_every_condition() {
         let alerts = match alerts {
             Alerts::None(reason) => format!("None. {reason}"),
             Alerts::Rules(rules) => {
-                let rules = rules.iter().map(|(name, severity)| match severity {
-                    AlertSeverity::Page => format!("`{name}` (page)"),
-                    AlertSeverity::Ticket => format!("`{name}` (ticket)"),
-                });
+                let how = if *severity == Severity::Critical { "page" } else { "ticket" };
+                let rules = rules.iter().map(|name| format!("`{name}` ({how})"));
                 rules.collect::<Vec<_>>().join(", ")
             }
         };
+        let severity = severity.as_str();
         writeln!(page, "| `{code}` | {severity} | {ready} | {meaning} | {advice} | {alerts} |")
             .unwrap();
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::Scale;
 use crate::commit;
 use crate::fill::{self, Plan};
 use crate::load::{self, Requests, Seen};
@@ -13,6 +12,7 @@ use crate::message::Key;
 use crate::process::{Server, authorization, directory, prepared};
 use crate::queue::cancel_all;
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 
 /// Connections to the server.
 const LEVELS: [usize; 4] = [1, 16, 64, 256];

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
 
-use crate::Scale;
 use crate::process::{directory, set_up};
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 use crate::writer::{accept_by, micros};
 
 /// Numbers of nodes, and of the connections by which each accepts.

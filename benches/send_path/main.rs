@@ -6,7 +6,6 @@
 //! `target/bench`. What is to be compared takes turns: first the one, then the other, in every
 //! round, so that a machine that is busy for a while is busy for both.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,14 +14,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 
-use pillarbox::domain::admission::Facts;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::suppression::SuppressedAddress;
-
 use bare::Behind;
 use journal::Journal;
 use relay::Relay;
 use report::Report;
+use scale::Scale;
 
 mod accept;
 mod bare;
@@ -39,6 +35,7 @@ mod purge;
 mod queue;
 mod relay;
 mod report;
+mod scale;
 mod sending;
 mod size;
 mod submission;
@@ -101,36 +98,6 @@ enum Part {
     Purge,
     /// Start, acceptance and memory with many records.
     Size,
-}
-
-/// How much is measured.
-#[derive(Debug, Clone, Copy)]
-struct Scale {
-    /// Rounds of each comparison; of their figures, the median counts.
-    rounds: usize,
-    /// How long a load lasts.
-    load_time: Duration,
-    /// How long single commits are timed.
-    commit_time: Duration,
-    /// Records in the largest store.
-    records: usize,
-    /// Pending messages that are weighed.
-    pending: usize,
-}
-
-/// An organisation that may send from everywhere to everyone.
-struct Anybody;
-
-impl Facts for Anybody {
-    type Error = Infallible;
-
-    fn is_verified(&self, _domain: &DomainName<'_>) -> bool {
-        true
-    }
-
-    async fn is_suppressed(&self, _address: &SuppressedAddress) -> Result<bool, Infallible> {
-        Ok(false)
-    }
 }
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::Scale;
 use crate::accept::warm_run;
 use crate::fill::{self, Plan};
 use crate::load::Requests;
 use crate::message::Key;
 use crate::process::{Server, directory};
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 
 const CONNECTIONS: usize = 64;
 /// Rows that are past their retention.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::Scale;
 use crate::accept::warm_run;
 use crate::load::{self, Requests};
 use crate::message::Key;
@@ -14,6 +13,7 @@ use crate::process::{ORGANISATIONS, Server, authorizations, prepared};
 use crate::queue::pending;
 use crate::relay::PENDING_PATH;
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 
 /// How long the stand-in takes for a call, in milliseconds.
 const LATENCIES: [u64; 3] = [0, 20, 60];

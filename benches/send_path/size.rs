@@ -1,6 +1,7 @@
 //! What grows with the mail: the start, the rate of acceptance, memory and the file itself.
 
 use futures_util::FutureExt as _;
+use std::convert::Infallible;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,15 +10,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use pillarbox::api::wire::SendDocument;
-use pillarbox::domain::admission::admit;
+use pillarbox::domain::admission::{Facts, admit};
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageIds;
+use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::request::SendRequest;
+use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::queue::EncodedRequest;
 use pillarbox::ses::send::{RequestOptions, encode};
 use pillarbox::store::FILE_NAME;
 
-use crate::Scale;
 use crate::accept::{warm_run, warm_service};
 use crate::fill::{self, Plan};
 use crate::load::{self, Requests};
@@ -25,6 +27,7 @@ use crate::message::Key;
 use crate::process::{Server, authorization, organisation_name, prepared};
 use crate::queue::pending;
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 
 const CONNECTIONS: usize = 64;
 /// Starts that are timed.
@@ -33,6 +36,21 @@ const STARTS: usize = 5;
 const FIRST_PENDING: usize = 400_000;
 /// Messages that are pending when the process is killed.
 const PENDING: usize = 100_000;
+
+/// An organisation that may send from everywhere to everyone.
+struct Anybody;
+
+impl Facts for Anybody {
+    type Error = Infallible;
+
+    fn is_verified(&self, _domain: &DomainName<'_>) -> bool {
+        true
+    }
+
+    async fn is_suppressed(&self, _address: &SuppressedAddress) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+}
 
 /// Start, rate and memory with a small store and a large one.
 pub(crate) fn size(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
@@ -215,7 +233,7 @@ fn encoded_len() -> anyhow::Result<usize> {
         .map_err(|error| anyhow::anyhow!("the message is no JSON: {error}"))?;
     let request = SendRequest::parse(document.draft()?)
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
-    let admitted = admit(request, &crate::Anybody)
+    let admitted = admit(request, &Anybody)
         .now_or_never()
         .expect("these facts are known at once")
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;

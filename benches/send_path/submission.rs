@@ -19,13 +19,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use crate::Scale;
 use crate::accept::{warm_run, warm_up};
 use crate::load::Requests;
 use crate::message::{self, Key, UNIQUE_NUMBER};
 use crate::process::{Server, free_address, prepared, sasl_plain};
 use crate::queue::cancel_all;
 use crate::report::{Bound, Report, median};
+use crate::scale::Scale;
 
 /// Sessions, and connections of HTTP.
 const SESSIONS: usize = 64;

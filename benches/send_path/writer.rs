@@ -15,10 +15,10 @@ use pillarbox::domain::organisation::Organisation;
 use pillarbox::domain::request::SendRequest;
 use pillarbox::store::{NewMessage, Store};
 
-use crate::Scale;
 use crate::fill::{draft, report, ses_message_id};
 use crate::process::{directory, now, set_up};
 use crate::report::{Report, median};
+use crate::scale::Scale;
 
 /// Callers that wait for the store at one time.
 const LEVELS: [usize; 3] = [1, 64, 256];

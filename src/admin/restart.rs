@@ -183,14 +183,14 @@ impl Call for Restart {
 }
 
 fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Refusal> {
-    let Place::Service { live, facts: Some(facts), .. } = &admin.place else {
+    let Place::Service { facts: Some(facts), .. } = &admin.place else {
         return Err(Refusal::new("no service runs, so there is none to restart; start it"));
     };
     let program = RunningProgram {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         process: std::process::id(),
         start: facts.restarts.start.clone(),
-        pending_messages: live.sending().pending.messages,
+        pending_messages: facts.bodies.queue.pending().messages,
     };
     Ok((program, facts))
 }

@@ -9,18 +9,16 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::admin::bodies::{Bodies, Keeper};
-use crate::admin::live::{Condition, LiveView};
+use crate::admin::conditions::{self, Condition};
+use crate::admin::live::LiveView;
+use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth, TakenIn};
 use crate::admin::{Admin, Call, Place, Refusal};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::domain::event::EventType;
-use crate::domain::time::Timestamp;
-use crate::events::EventProcessor;
-use crate::events::metrics::DocumentType;
 use crate::queue::DrainForecast;
 use crate::quota::{AccountCheck, AccountFault};
-use crate::store::{self, DamagedRow, FileLoss, Health};
+use crate::store::{self, DamagedRow, EventBacklog};
 use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
@@ -154,99 +152,7 @@ pub struct Events {
     /// What the running service took in; `None` where none runs or nothing brings events.
     pub taken_in: Option<TakenIn>,
     /// What waits in the store; `None` where it cannot be read.
-    pub stored: Option<StoredEvents>,
-}
-
-/// What the running service took in since its start, repeats included.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TakenIn {
-    /// The provider accepted a message.
-    pub send: u64,
-    /// The recipient's server accepted it.
-    pub delivery: u64,
-    /// It came back.
-    pub bounce: u64,
-    /// The recipient called it unwanted.
-    pub complaint: u64,
-    /// SES accepted it, then refused to send it on.
-    pub reject: u64,
-    /// The recipient's server does not take it for now.
-    pub delivery_delay: u64,
-    /// Of a type that is dropped.
-    pub ignored: u64,
-    /// Of those above, the ones about messages that are not known, or not yet.
-    pub unmatched: u64,
-    /// Of those above, the ones that name another organisation than the message's own.
-    pub foreign: u64,
-    /// Not readable.
-    pub unreadable: u64,
-    /// How long ago the last readable one came; `None` before the first.
-    pub seconds_since_last: Option<u64>,
-    /// Why none can be had now, where that is so.
-    pub trouble: Option<String>,
-}
-
-/// What of the provider's events waits in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StoredEvents {
-    /// Events whose message is not known yet.
-    pub unmatched_waiting: u64,
-    /// Documents that could not be read.
-    pub dead_letters: u64,
-}
-
-/// Whether the store takes writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum StoreHealth {
-    /// It does.
-    Writable,
-    /// The last commit failed and none has succeeded since.
-    Refusing,
-    /// There is no data file at its path.
-    FileGone,
-    /// There is another data file at its path.
-    FileReplaced,
-    /// Another process wrote over the data file.
-    FileWrittenOver,
-}
-
-impl StoreHealth {
-    /// What became of the data file, and what to do; `None` if it is in its place.
-    pub const fn file_loss(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::Writable | Self::Refusing => None,
-            Self::FileGone => Some((
-                "the data file is gone",
-                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
-                 the service: it puts a copy of what it holds in the place of the file",
-            )),
-            Self::FileReplaced => Some((
-                "the data file is another than the one that the service has open",
-                "If the right one was moved, put it back. Otherwise run: pillarbox backup FILE, \
-                 stop the service, then run: pillarbox restore FILE --replace",
-            )),
-            Self::FileWrittenOver => Some((
-                "another process has written over the data file",
-                "What it held is lost, and outcomes of messages cannot be stored. Stop the service, \
-                 then restore the newest backup: pillarbox restore FILE --replace",
-            )),
-        }
-    }
-}
-
-impl From<Health> for StoreHealth {
-    fn from(health: Health) -> Self {
-        match health {
-            Health::Writable => Self::Writable,
-            Health::Refusing => Self::Refusing,
-            Health::FileLost(FileLoss::Gone) => Self::FileGone,
-            Health::FileLost(FileLoss::Replaced) => Self::FileReplaced,
-            Health::FileLost(FileLoss::WrittenOver) => Self::FileWrittenOver,
-        }
-    }
+    pub stored: Option<EventBacklog>,
 }
 
 /// Doubt of the wall clock.
@@ -407,44 +313,59 @@ pub struct ClockConfirmed {
 
 impl Call for Status {
     async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
-        let (uptime_seconds, facts, conditions, sending) = match &admin.place {
-            Place::File => (None, None, Vec::new(), None),
+        let (service, facts) = match &admin.place {
+            Place::File => (None, None),
             Place::Service { live, started, facts, .. } => {
-                let uptime_seconds = started.elapsed().as_secs();
-                // Both within a moment: they must not contradict each other.
-                let (conditions, sending) = (live.conditions().await, admin.sending(live).await);
-                (Some(uptime_seconds), facts.as_ref(), conditions, Some(sending))
+                let forecast = forecast(live).await;
+                (Some((live.snapshot().await, forecast, started.elapsed())), facts.as_ref())
             }
         };
-        let domains = admin.store.domains();
-        Ok(ServiceStatus {
+        let (store, clock) = (&admin.store, &admin.clock);
+        let rows = store.damaged();
+        let lost = store.lost_messages(clock.window_time().now()).await.ok().flatten();
+        let domains = store.domains();
+        let mut status = ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_seconds,
+            uptime_seconds: None,
             client_address: facts.map(|facts| facts.clients),
-            bodies: facts.map(|facts| facts.bodies.show()),
             smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
-            certificate: admin.certificate(),
-            store: admin.store.health().into(),
-            damaged: admin.damaged(),
-            clock_jump: admin.clock.jump().map(ClockJump::from),
-            lost_messages: admin
-                .store
-                .lost_messages(admin.clock.window_time().now())
-                .await
-                .ok()
-                .flatten()
-                .map(LostMessages::from),
-            sending,
-            events: admin.events().await,
-            conditions,
+            certificate: None,
+            store: store.health().into(),
+            damaged: Damaged {
+                count: rows.len(),
+                rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect(),
+            },
+            clock_jump: clock.jump().map(ClockJump::from),
+            lost_messages: lost.map(LostMessages::from),
+            sending: None,
+            bodies: None,
+            events: Events { taken_in: None, stored: store.event_backlog().await.ok() },
+            conditions: Vec::new(),
             counts: Counts {
-                organisations: admin.store.organisations().len(),
-                keys: admin.store.api_keys().len(),
+                organisations: store.organisations().len(),
+                keys: store.api_keys().len(),
                 domains: domains.len(),
                 domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
             },
-        })
+        };
+        if let Some((snapshot, forecast, uptime)) = service {
+            status.uptime_seconds = Some(uptime.as_secs());
+            status.store = snapshot.store;
+            status.conditions = conditions::all(&snapshot);
+            status.certificate = snapshot.certificate.as_ref().map(Certificate::from);
+            status.sending = Some(admin.sending(&snapshot, forecast));
+            status.bodies = snapshot.bodies;
+            status.events.taken_in = snapshot.taken_in;
+        }
+        Ok(status)
     }
+}
+
+/// Returns what a stop now would leave unsent. It takes the processor for long if much is pending.
+async fn forecast(live: &Arc<dyn LiveView>) -> DrainForecast {
+    let looking = Arc::clone(live);
+    let forecast = detached_thread::run("forecast", move || looking.forecast_stop());
+    forecast.await.unwrap_or_else(|_| live.forecast_stop())
 }
 
 impl Call for Acknowledge {
@@ -485,94 +406,36 @@ impl Call for ClockConfirm {
 }
 
 impl Admin {
-    fn damaged(&self) -> Damaged {
-        let rows = self.store.damaged();
-        let count = rows.len();
-        Damaged { count, rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect() }
-    }
-
-    /// The certificate that clients are shown, where TLS is spoken to them.
-    fn certificate(&self) -> Option<Certificate> {
-        let Place::Service { facts: Some(facts), .. } = &self.place else { return None };
-        let tls = facts.tls.as_ref()?;
-        let troubles = tls.troubles(self.clock.now()).into_iter();
-        Some(Certificate {
-            expires_at: tls.expires_at().map(|at| at.to_string()),
-            troubles: troubles
-                .map(|trouble| format!("{}. {}", trouble.message, trouble.fault.explained().1))
-                .collect(),
-        })
-    }
-
-    async fn events(&self) -> Events {
-        let events = match &self.place {
-            Place::File => None,
-            Place::Service { live, .. } => live.events(),
+    fn sending(&self, snapshot: &Snapshot, mut forecast: DrainForecast) -> Sending {
+        let (status, recent) = (&snapshot.sending, snapshot.sending.recent_calls);
+        let account = match &snapshot.account {
+            AccountCheck::Unasked | AccountCheck::Passed => None,
+            AccountCheck::Failed { fault, message, .. } => {
+                Some(AccountProblem { fault: *fault, message: message.clone() })
+            }
         };
-        let stored = self.store.event_backlog().await.ok().map(|backlog| StoredEvents {
-            unmatched_waiting: backlog.unmatched,
-            dead_letters: backlog.dead_letters,
-        });
-        Events { taken_in: events.map(|events| self.taken_in(events)), stored }
-    }
-
-    fn taken_in(&self, events: &EventProcessor) -> TakenIn {
-        let metrics = events.metrics();
-        let documents = |event_type| metrics.documents(DocumentType::Event(event_type));
-        let now = self.clock.now().unix_millis();
-        let since = |at: Timestamp| now.saturating_sub(at.unix_millis()) / 1_000;
-        TakenIn {
-            send: metrics.documents(DocumentType::Send),
-            delivery: documents(EventType::Delivery),
-            bounce: documents(EventType::Bounce),
-            complaint: documents(EventType::Complaint),
-            reject: documents(EventType::Reject),
-            delivery_delay: documents(EventType::DeliveryDelay),
-            ignored: metrics.documents(DocumentType::Other),
-            unmatched: metrics.unmatched.get(),
-            foreign: metrics.foreign.get(),
-            unreadable: metrics.documents(DocumentType::Unreadable),
-            seconds_since_last: events.last_event_at().map(since),
-            trouble: events.trouble(),
-        }
-    }
-
-    fn keeper(&self) -> Option<Keeper> {
-        match &self.place {
-            Place::Service { facts: Some(facts), .. } => Some((facts.bodies.keeper)()),
-            Place::Service { facts: None, .. } | Place::File => None,
-        }
-    }
-
-    async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {
-        let looking = Arc::clone(live);
-        // It takes the processor for long if much is pending.
-        let forecast = detached_thread::run("forecast", move || looking.forecast_stop());
-        let mut forecast = forecast.await.unwrap_or_else(|_| live.forecast_stop());
-        let (status, account) = (live.sending(), AccountProblem::of(live.account()));
         if account.as_ref().is_some_and(|problem| problem.fault.stops_sending()) {
             let provider = status.pending.messages;
             forecast = DrainForecast { provider, ..DrainForecast::default() };
         }
+        let paused_domains = status.paused_domains.iter().cloned();
+        let keeper = snapshot.bodies.as_ref().map(|bodies| &bodies.keeper);
         Sending {
             pending_messages: status.pending.messages,
             in_flight: status.pending.in_flight,
             pending_bytes: status.pending.bytes,
             max_pending_bytes: status.max_pending_bytes,
-            full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
+            full_for: status.full_for.iter().map(|id| self.shown(*id)).collect(),
             recipients_per_second: status.rate.limit(),
-            stop_would_lose: StopLoss::of(forecast, self.keeper().as_ref()),
-            provider: provider(status.condition, account.as_ref()),
+            stop_would_lose: StopLoss::of(forecast, keeper),
+            provider: provider(status.condition.clone(), account.as_ref()),
             account,
-            slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
-                calls: status.recent_calls.calls,
-                slow: status.recent_calls.slow,
-            }),
-            unanswered_calls: status.recent_calls.unanswered,
-            unclear_calls: status.recent_calls.unclear,
-            paused_domains: status
-                .paused_domains
-                .into_iter()
+            slow_calls: recent
+                .are_slow()
+                .then_some(SlowCalls { calls: recent.calls, slow: recent.slow }),
+            unanswered_calls: recent.unanswered,
+            unclear_calls: recent.unclear,
+            paused_domains: paused_domains
                 .map(|(organisation, domain, message)| PausedDomain {
                     organisation: self.shown(organisation),
                     domain,
@@ -583,11 +446,14 @@ impl Admin {
     }
 }
 
-impl AccountProblem {
-    fn of(check: AccountCheck) -> Option<Self> {
-        match check {
-            AccountCheck::Unasked | AccountCheck::Passed => None,
-            AccountCheck::Failed { fault, message, .. } => Some(Self { fault, message }),
+impl From<&CertificateState> for Certificate {
+    fn from(state: &CertificateState) -> Self {
+        let troubles = state.troubles.iter();
+        Self {
+            expires_at: state.expires_at.map(|at| at.to_string()),
+            troubles: troubles
+                .map(|trouble| format!("{}. {}", trouble.message, trouble.fault.explained().1))
+                .collect(),
         }
     }
 }

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
+use crate::admin::conditions::several;
 use crate::cli::connect::Connection;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::Clock;
-use crate::operator::conditions::several;
 use crate::store::{
     Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store, Unclosed,
 };

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::admin::Refusal;
 use crate::admin::client::{CallError, ConnectError};
+use crate::admin::conditions::several;
 use crate::config::ConfigError;
-use crate::operator::conditions::several;
 use crate::service::ServiceError;
 use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
 

@@ -7,10 +7,10 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::client::CallError;
+use crate::admin::conditions::several;
 use crate::admin::restart::{AskRunningProgram, Restart as Begin, RestartBegun, RunningProgram};
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::operator::conditions::several;
 
 /// Longest time until the next program answers: it may have much to read.
 const PATIENCE: Duration = Duration::from_mins(5);

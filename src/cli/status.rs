@@ -1,7 +1,6 @@
 //! `status` and `clock`: how the service is doing, in plain words, and the operator's word on its
 //! clock.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Write as _};
@@ -10,17 +9,18 @@ use std::time::Duration;
 use clap::builder::styling::Style;
 use clap::{Args, Subcommand};
 
-use crate::admin::live::Severity;
+use crate::admin::conditions::{Severity, several};
+use crate::admin::snapshot::{StoreHealth, TakenIn};
 use crate::admin::status::{
     self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
-    Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
+    Sending, ServiceStatus, StopLoss,
 };
 use crate::cli::connect::{Commands, Connection, Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
 use crate::dispatch::circuit_breaker::Cause;
 use crate::error_chain::without_full_stop;
-use crate::operator::conditions::{Kind, several};
+use crate::http::tls::CertificateFault;
 use crate::queue::Fill;
 use crate::quota::{self, AccountFault};
 use crate::store::DamagedRow;
@@ -119,93 +119,38 @@ fn critical(status: &ServiceStatus) -> Option<String> {
     }
 }
 
-/// Codes of the critical conditions. The list of conditions is up to a second old: what this output
-/// says by itself of the store, the credentials and the provider is newer, and wins.
-fn critical_codes(status: &ServiceStatus) -> Vec<String> {
-    let listed = |code: &str| status.conditions.iter().find(|one| one.code == code);
-    let is_listed = |code: &str| listed(code).is_some_and(|one| one.severity == Severity::Critical);
+fn critical_codes(status: &ServiceStatus) -> Vec<&str> {
+    let critical = status.conditions.iter().filter(|one| one.severity == Severity::Critical);
     let mut codes = Vec::new();
-    let store = match status.store {
-        StoreHealth::Writable => None,
-        StoreHealth::Refusing => Some(Kind::StoreRefusing),
-        StoreHealth::FileGone | StoreHealth::FileReplaced | StoreHealth::FileWrittenOver => {
-            Some(Kind::DataFileLost)
+    for code in critical.map(|one| &*one.code) {
+        if !codes.contains(&code) {
+            codes.push(code);
         }
-    };
-    codes.extend(store.map(|kind| kind.definition().code));
-    let sending = status.sending.as_ref();
-    let account = sending.and_then(|sending| sending.account.as_ref());
-    codes.extend(account.filter(|one| one.fault.stops_sending()).map(|one| one.fault.code()));
-    if let Some(Provider::Impaired { cause, .. }) = sending.map(|sending| &sending.provider)
-        && (*cause != Cause::Unreachable || is_listed(cause.code()))
-    {
-        codes.push(cause.code());
     }
-    let told: BTreeSet<&str> = Cause::ALL
-        .map(Cause::code)
-        .into_iter()
-        .chain(AccountFault::ALL.map(AccountFault::code))
-        .chain([Kind::DataFileLost.definition().code])
-        .chain(codes.iter().copied())
-        .collect();
-    let others = status.conditions.iter().filter(|one| one.severity == Severity::Critical);
-    let others = others.map(|one| &*one.code).filter(|code| !told.contains(code));
-    codes.into_iter().chain(others).map(str::to_owned).collect()
+    codes
 }
 
-/// Whether lines of their own tell of a condition, with more facts.
-const fn has_lines(kind: Kind) -> bool {
-    match kind {
-        Kind::StoreRefusing
-        | Kind::StoreFailing
-        | Kind::DataFileLost
-        | Kind::SendingPaused(_)
-        | Kind::Unanswered
-        | Kind::Account(_)
-        | Kind::NoCredentialsYet(_)
-        | Kind::QueueFull
-        | Kind::QueueNearlyFull
-        | Kind::QueueShareFull
-        | Kind::ClockJumped
-        | Kind::DomainPaused
-        | Kind::ProviderSlow
-        | Kind::OutcomesUnknown
-        | Kind::EventsUnavailable
-        | Kind::EventsUnreadable
-        | Kind::Certificate(_)
-        | Kind::RowsDamaged
-        | Kind::BodiesLost => true,
-        Kind::Stopping
-        | Kind::Draining
-        | Kind::BodiesUnusable
-        | Kind::QueueLowered
-        | Kind::OrganisationPaused
-        | Kind::RefusalsHeld
-        | Kind::UnexpectedAnswers
-        | Kind::TrackingNotOverridden
-        | Kind::NodeSilent
-        | Kind::StandbyLost
-        | Kind::DatabaseSilent
-        | Kind::ClocksDiffer
-        | Kind::Starting
-        | Kind::QueueFilling
-        | Kind::QueueStuck
-        | Kind::RequestsRefused
-        | Kind::Throttled
-        | Kind::MessagesFailed
-        | Kind::OutcomesUnrecorded
-        | Kind::QuotaLow
-        | Kind::ConnectionsNearLimit
-        | Kind::FilesNearLimit
-        | Kind::PurgeBehind
-        | Kind::InternalErrors
-        | Kind::TaskFailed
-        | Kind::CommitsSlow
-        | Kind::Bounces
-        | Kind::Complaints
-        | Kind::WebhookFailing
-        | Kind::WebhookGone => false,
-    }
+/// True if lines of their own tell of a condition, with more facts.
+fn has_lines(code: &str) -> bool {
+    const OTHERS: [&str; 13] = [
+        "store_refusing",
+        "data_file_lost",
+        "queue_full",
+        "queue_nearly_full",
+        "queue_share_full",
+        "clock_jumped",
+        "domain_paused",
+        "provider_slow",
+        "outcomes_unknown",
+        "events_unavailable",
+        "events_unreadable",
+        "rows_damaged",
+        "bodies_lost",
+    ];
+    OTHERS.contains(&code)
+        || Cause::ALL.iter().any(|cause| cause.code() == code)
+        || AccountFault::ALL.iter().any(|fault| fault.code() == code)
+        || CertificateFault::ALL.iter().any(|fault| fault.code() == code)
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -250,10 +195,7 @@ fn shown(status: &ServiceStatus) -> String {
             ),
         ));
     }
-    let told = |code: &str| {
-        Kind::ALL.into_iter().any(|kind| has_lines(kind) && kind.definition().code == code)
-    };
-    let besides = status.conditions.iter().filter(|one| !told(&one.code));
+    let besides = status.conditions.iter().filter(|one| !has_lines(&one.code));
     lines.extend(besides.map(|one| {
         let severity = one.severity.as_str();
         ("condition", format!("{severity}: {}. {}", one.message, one.advice))
@@ -322,7 +264,7 @@ fn store(status: &ServiceStatus) -> String {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
              disk, or repair it; the store then goes on by itself"
         }
-        StoreHealth::Writable if has(status, Kind::StoreFailing) => {
+        StoreHealth::Writable if has(status, "store_refusing") => {
             "takes writes now, and refused some within the last minute: those requests were answered \
              with 503. Make room on the disk, or repair it"
         }
@@ -334,8 +276,8 @@ fn store(status: &ServiceStatus) -> String {
     .to_owned()
 }
 
-fn has(status: &ServiceStatus, kind: Kind) -> bool {
-    status.conditions.iter().any(|one| one.code == kind.definition().code)
+fn has(status: &ServiceStatus, code: &str) -> bool {
+    status.conditions.iter().any(|one| one.code == code)
 }
 
 fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
@@ -489,7 +431,7 @@ fn provider(status: &ServiceStatus, sending: &Sending) -> String {
         Provider::Up if status.store != StoreHealth::Writable => {
             return "gets no messages before the store takes writes".to_owned();
         }
-        Provider::Up if has(status, Kind::Starting) => {
+        Provider::Up if has(status, "starting") => {
             return "has not answered yet since the start".to_owned();
         }
         Provider::Up => return "takes messages".to_owned(),
@@ -519,13 +461,13 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push(("waiting events", "they cannot be read from the store".to_owned()));
         return lines;
     };
-    if stored.unmatched_waiting > 0 {
+    if stored.unmatched > 0 {
         lines.push((
             "waiting events",
             format!(
                 "{}, about messages without a record; pillarbox keeps each for a day. If there \
                  are always many, another program sends through the same configuration set",
-                stored.unmatched_waiting
+                stored.unmatched
             ),
         ));
     }
@@ -613,7 +555,10 @@ impl Commands for Clock {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::admin::conditions::definitions;
 
     #[test]
     fn what_a_stop_would_lose_is_told_with_its_reasons() {
@@ -635,6 +580,14 @@ mod tests {
             said.starts_with("would lose no message and leave 12 to the next start: 2"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn conditions_with_lines_of_their_own_are_in_the_list() {
+        let with_lines: BTreeSet<_> =
+            definitions().map(|one| one.code).filter(|code| has_lines(code)).collect();
+        // Five causes, three more faults of the account, and three of the certificate.
+        assert_eq!(with_lines.len(), 13 + 5 + 3 + 3);
     }
 
     #[test]

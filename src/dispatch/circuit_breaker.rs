@@ -82,9 +82,10 @@ impl Cause {
 }
 
 /// State of the circuit breaker: whether the provider takes messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BreakerState {
     /// It takes messages.
+    #[default]
     Closed,
     /// It does not: one call at a time goes out to see whether it does again.
     Open {

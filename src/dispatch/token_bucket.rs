@@ -27,9 +27,10 @@ const ENOUGH: f64 = 1.0 - 1e-6;
 const ONE_EXCESS: Duration = Duration::from_secs(1);
 
 /// How fast recipients may be sent to.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Rate {
     /// As fast as calls return.
+    #[default]
     Unlimited,
     /// Recipients per second; over zero.
     PerSecond(f64),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// A wall-clock instant: whole milliseconds since the Unix epoch.
 ///
 /// Shown as RFC 3339 in UTC with three decimals: `2026-11-21T09:30:00.123Z`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 /// The text is not an RFC 3339 instant in UTC.

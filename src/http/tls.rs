@@ -98,6 +98,9 @@ pub enum CertificateFault {
 }
 
 impl CertificateFault {
+    /// Every fault.
+    pub const ALL: [Self; 3] = [Self::Expired, Self::Expires, Self::Refused];
+
     /// A name for programs.
     pub const fn code(self) -> &'static str {
         match self {

@@ -8,9 +8,10 @@ use http_body_util::Full;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::admin::conditions::{self, Condition};
+use crate::admin::snapshot::Snapshot;
 use crate::http::rejection::JSON;
-use crate::operator::conditions::{Condition, Readiness};
-use crate::operator::{Parts, TEXT, diagnosis, response};
+use crate::operator::{TEXT, response};
 
 /// How long the thread that writes the data file may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,10 +39,10 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
 
 /// Tells whether requests can be accepted durably and this instance's set-up lets it send them, with
 /// every condition that is seen.
-pub(super) fn readiness(parts: &Parts) -> Response<Full<Bytes>> {
+pub(super) fn readiness(snapshot: &Snapshot) -> Response<Full<Bytes>> {
     // Also what does not end readiness: whoever asks here must not read that all is well.
-    let reasons = diagnosis::find(parts);
-    let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
+    let reasons = conditions::immediate(snapshot);
+    let ready = reasons.iter().all(|condition| condition.ready);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let document = ReadinessDocument { ready, reasons };
     response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
+use crate::admin::snapshot::NamedCounts;
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::domain::worded::worded;
 use crate::operator::Parts;
-use crate::operator::metrics::Named;
 use crate::organisation_counts::OrganisationCounts;
-use crate::store::ListError;
+use crate::store::{History, ListError};
 
 /// The most organisations with series of their own.
 const MAX_ORGANISATIONS: usize = 20;
@@ -49,44 +49,34 @@ impl Range {
     }
 }
 
-/// Series of a range, in steps of equal length.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Answer {
-    /// When the first step begins.
-    start: String,
-    step_seconds: u64,
-    /// Of all organisations together.
-    series: Series,
-    /// Of those with the most mail, by name.
-    organisations: BTreeMap<String, Series>,
-}
+type Count = fn(&OrganisationCounts) -> u64;
 
-/// Messages and events, step by step.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Series {
-    accepted: Vec<u64>,
-    sent: Vec<u64>,
-    failed: Vec<u64>,
-    suppressed: Vec<u64>,
-    delivered: Vec<u64>,
-    bounced: Vec<u64>,
-    complained: Vec<u64>,
-}
+/// What is counted of messages and events, by the page's names.
+pub(super) const COUNTED: [(&str, Count); 7] = [
+    ("accepted", |counts| counts.accepted),
+    ("sent", |counts| counts.sent),
+    ("failed", |counts| counts.failed),
+    ("suppressed", |counts| counts.suppressed),
+    ("delivered", |counts| counts.deliveries),
+    ("bounced", |counts| counts.bounces),
+    ("complained", |counts| counts.complaints),
+];
 
-impl Series {
-    fn of<'a>(steps: impl Iterator<Item = &'a OrganisationCounts>) -> Self {
-        let mut series = Self::default();
-        for counts in steps {
-            series.accepted.push(counts.accepted);
-            series.sent.push(counts.sent);
-            series.failed.push(counts.failed);
-            series.suppressed.push(counts.suppressed);
-            series.delivered.push(counts.deliveries);
-            series.bounced.push(counts.bounces);
-            series.complained.push(counts.complaints);
-        }
-        series
-    }
+/// Series of a range, in steps of equal length: of all organisations together, and of those with the
+/// most mail by name.
+fn series(parts: &Parts, start: Timestamp, step_seconds: u64, history: &History) -> Value {
+    let of = |steps: &[OrganisationCounts]| -> BTreeMap<_, Vec<_>> {
+        COUNTED.map(|(name, count)| (name, steps.iter().map(count).collect())).into()
+    };
+    let organisations = history.organisations.iter();
+    let organisations: BTreeMap<_, _> =
+        organisations.map(|(id, steps)| (parts.organisation_name(*id), of(steps))).collect();
+    json!({
+        "start": start.to_string(),
+        "step_seconds": step_seconds,
+        "series": of(&history.total),
+        "organisations": organisations,
+    })
 }
 
 /// Returns what happened in a range up to now.
@@ -94,7 +84,7 @@ pub(super) async fn answer(
     parts: &Parts,
     recent: &RecentHistory,
     range: Range,
-) -> Result<Answer, ListError> {
+) -> Result<Value, ListError> {
     let hour = Hour::of(parts.clock.now());
     let steps = match range {
         Range::Minutes5 => return Ok(recent.lock().minutes.answer(parts)),
@@ -105,15 +95,7 @@ pub(super) async fn answer(
         Range::Days90 => HourSteps::until(hour, 24, 90),
     };
     let history = parts.history.read(steps, MAX_ORGANISATIONS).await?;
-    let named = |(id, steps): (OrganisationId, Vec<OrganisationCounts>)| {
-        (parts.organisation_name(id), Series::of(steps.iter()))
-    };
-    Ok(Answer {
-        start: steps.first().start().to_string(),
-        step_seconds: steps.length().as_secs(),
-        series: Series::of(history.total.iter()),
-        organisations: history.organisations.into_iter().map(named).collect(),
-    })
+    Ok(series(parts, steps.first().start(), steps.length().as_secs(), &history))
 }
 
 /// What happened within the last hour, as far as the process has run.
@@ -139,12 +121,12 @@ impl RecentHistory {
     }
 
     /// Takes note of the counts now. To be called every second.
-    pub(super) fn look(&self, now: Timestamp, organisations: &[Named]) {
+    pub(super) fn look(&self, now: Timestamp, organisations: &[NamedCounts]) {
         let mut recent = self.lock();
         let mut grown = Accounts::new();
-        for Named { id, account, .. } in organisations {
-            let before = recent.counts.insert(*id, *account).unwrap_or_default();
-            let new = account.since(&before);
+        for NamedCounts { id, counts, .. } in organisations {
+            let before = recent.counts.insert(*id, *counts).unwrap_or_default();
+            let new = counts.since(&before);
             if new != OrganisationCounts::default() {
                 grown.insert(*id, new);
             }
@@ -202,9 +184,7 @@ impl Steps {
     }
 
     /// Counts of all organisations, and those of each of the ones with the most mail.
-    fn counts(
-        &self,
-    ) -> (Vec<OrganisationCounts>, BTreeMap<OrganisationId, Vec<OrganisationCounts>>) {
+    fn counts(&self) -> History {
         let nothing = vec![OrganisationCounts::default(); self.positions()];
         let mut all = Accounts::new();
         for (id, counts) in self.counted.iter().flat_map(|(_, step)| step) {
@@ -230,24 +210,16 @@ impl Steps {
                 }
             }
         }
-        (total, organisations)
+        History { total, organisations }
     }
 
     fn positions(&self) -> usize {
         usize::try_from(self.last - self.first() + 1).expect("there are few")
     }
 
-    fn answer(&self, parts: &Parts) -> Answer {
-        let (total, organisations) = self.counts();
-        let named = |(id, steps): (OrganisationId, Vec<OrganisationCounts>)| {
-            (parts.organisation_name(id), Series::of(steps.iter()))
-        };
-        Answer {
-            start: Timestamp::from_unix_millis(self.first() * self.millis).to_string(),
-            step_seconds: self.millis / 1_000,
-            series: Series::of(total.iter()),
-            organisations: organisations.into_iter().map(named).collect(),
-        }
+    fn answer(&self, parts: &Parts) -> Value {
+        let start = Timestamp::from_unix_millis(self.first() * self.millis);
+        series(parts, start, self.millis / 1_000, &self.counts())
     }
 }
 
@@ -257,13 +229,13 @@ mod tests {
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-    fn accepted(id: u32, accepted: u64) -> Named {
-        let account = OrganisationCounts { accepted, ..OrganisationCounts::default() };
-        Named { id: Some(OrganisationId(id)), name: format!("o{id}"), account }
+    fn accepted(id: u32, accepted: u64) -> NamedCounts {
+        let counts = OrganisationCounts { accepted, ..OrganisationCounts::default() };
+        NamedCounts { id: Some(OrganisationId(id)), name: format!("o{id}"), counts }
     }
 
     fn series(recent: &RecentHistory) -> Vec<u64> {
-        let (total, _) = recent.lock().minutes.counts();
+        let History { total, .. } = recent.lock().minutes.counts();
         total.iter().map(|counts| counts.accepted).collect()
     }
 
@@ -277,8 +249,8 @@ mod tests {
         assert_eq!(steps.len(), 60);
         assert!(steps[..59].iter().all(|&step| step == 10), "{steps:?}");
         assert_eq!(steps[59], 2, "the last step has only begun");
-        let (hour, _) = recent.lock().hour.counts();
-        assert_eq!(hour.iter().map(|counts| counts.accepted).sum::<u64>(), 1_200);
+        let History { total, .. } = recent.lock().hour.counts();
+        assert_eq!(total.iter().map(|counts| counts.accepted).sum::<u64>(), 1_200);
         recent.look(NOON.plus(Duration::from_hours(2)), &[accepted(1, 1_200)]);
         assert_eq!(series(&recent), [0; 60]);
     }
@@ -298,7 +270,7 @@ mod tests {
         let recent = RecentHistory::new(NOON);
         let all: Vec<_> = (1..=50).map(|id| accepted(id, u64::from(id))).collect();
         recent.look(NOON, &all);
-        let (total, organisations) = recent.lock().minutes.counts();
+        let History { total, organisations } = recent.lock().minutes.counts();
         assert_eq!(total[59].accepted, 50 * 51 / 2);
         let ids: Vec<_> = organisations.keys().map(|id| id.0).collect();
         assert_eq!(ids, (31..=50).collect::<Vec<_>>());

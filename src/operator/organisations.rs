@@ -10,6 +10,7 @@ use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::operator::Parts;
+use crate::operator::history::COUNTED;
 use crate::organisation_counts::OrganisationCounts;
 use crate::store::ListError;
 
@@ -46,21 +47,7 @@ struct Organisation {
     /// The first of them.
     domains: Vec<Domain>,
     /// What became of its messages within the last 24 hours, in steps of an hour.
-    day: Day,
-}
-
-/// What happened within a day.
-#[derive(Debug, Serialize)]
-struct Day {
-    accepted: u64,
-    sent: u64,
-    /// Recipients of the messages that were sent.
-    recipients: u64,
-    failed: u64,
-    suppressed: u64,
-    delivered: u64,
-    bounced: u64,
-    complained: u64,
+    day: BTreeMap<&'static str, u64>,
 }
 
 /// A page of sender domains.
@@ -70,21 +57,6 @@ pub(super) struct DomainPage {
     domains: Vec<Domain>,
     /// What to give as `after` for the next page, if there is one.
     next: Option<String>,
-}
-
-impl From<OrganisationCounts> for Day {
-    fn from(counts: OrganisationCounts) -> Self {
-        Self {
-            accepted: counts.accepted,
-            sent: counts.sent,
-            recipients: counts.sent_recipients,
-            failed: counts.failed,
-            suppressed: counts.suppressed,
-            delivered: counts.deliveries,
-            bounced: counts.bounces,
-            complained: counts.complaints,
-        }
-    }
 }
 
 /// Returns organisations with what there is to know of them, those after a number.
@@ -97,7 +69,10 @@ pub(super) async fn organisations(
     let history = parts.history.read(steps, ALL_COUNTED).await?;
     let day = |id| {
         let steps = history.organisations.get(&id).into_iter().flatten();
-        steps.fold(OrganisationCounts::default(), |sum, step| sum.plus(step))
+        let sum = steps.fold(OrganisationCounts::default(), |sum, step| sum.plus(step));
+        let mut day: BTreeMap<_, _> = COUNTED.map(|(name, count)| (name, count(&sum))).into();
+        day.insert("recipients", sum.sent_recipients);
+        day
     };
     let mut keys = BTreeMap::<OrganisationId, (usize, Option<Timestamp>)>::new();
     for key in parts.store.api_keys() {
@@ -127,7 +102,7 @@ pub(super) async fn organisations(
             last_used_at: used.map(|at| at.to_string()),
             domain_count: own.len(),
             domains: first.map(|domain| admin.domain(domain)).collect(),
-            day: day(id).into(),
+            day: day(id),
         }
     });
     Ok(OrganisationPage { organisations: shown.collect(), next })

@@ -113,7 +113,7 @@ impl Operator {
                 page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
-                return captured_mail::answer(path, self.parts.catcher.get(), &self.key);
+                return captured_mail::answer(path, self.observer.parts.catcher.get(), &self.key);
             }
             Path::Message(id) => {
                 answered(&MessageShow { id: id.to_owned() }.answer(&self.admin).await)
@@ -138,12 +138,13 @@ impl Operator {
             }
             Path::Organisations => {
                 let after = parameter(uri, "after").and_then(|number| number.parse().ok());
-                let page = organisations::organisations(&self.parts, &self.admin, after).await;
+                let page =
+                    organisations::organisations(&self.observer.parts, &self.admin, after).await;
                 answered(&page.map_err(Refusal::from))
             }
             Path::Domains => {
                 let (only, after) = (parameter(uri, "organisation"), parameter(uri, "after"));
-                let (parts, admin) = (&self.parts, &self.admin);
+                let (parts, admin) = (&self.observer.parts, &self.admin);
                 let page = organisations::domains(parts, admin, only.as_deref(), after.as_deref());
                 page_json(StatusCode::OK, &page)
             }
@@ -151,7 +152,9 @@ impl Operator {
                 let range = parameter(uri, "range").unwrap_or_else(|| "1d".to_owned());
                 match Range::parse(&range) {
                     Ok(range) => {
-                        let history = history::answer(&self.parts, &self.recent, range).await;
+                        let history =
+                            history::answer(&self.observer.parts, &self.observer.history, range)
+                                .await;
                         answered(&history.map_err(Refusal::from))
                     }
                     Err(message) => page_json(StatusCode::BAD_REQUEST, &Refusal { message }),

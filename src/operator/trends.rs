@@ -1,40 +1,22 @@
-//! Conditions of the last minutes, and of an organisation's mail within a day: out of counts that
-//! only grow, seen from snapshots a step apart, so that counting costs nothing more and memory is
-//! bounded.
+//! Growth of counts in the last minutes and within a day: out of counts that only grow, seen from
+//! snapshots a step apart, so that counting costs nothing more and memory is bounded.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::domain::attempt::ProblemKind;
+use crate::admin::conditions::{DAY, LATELY, STUCK};
+use crate::admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
 use crate::domain::id::OrganisationId;
-use crate::operator::Parts;
-use crate::operator::conditions::{
-    BOUNCES, COMPLAINTS, Condition, DAY, FEW, Kind, LATELY, Limit, SLOW_COMMIT_ONE_IN, STUCK,
-    THROTTLED_ONE_IN, lately, several,
-};
-use crate::operator::metrics::Named;
 use crate::organisation_counts::OrganisationCounts;
 
 /// How exactly the last minutes and the last day are looked at.
 const LATELY_STEP: Duration = Duration::from_secs(10);
 const DAY_STEP: Duration = Duration::from_hours(1);
 
-/// Counts whose growth is a condition.
-#[derive(Debug, Default)]
-struct Counted {
-    calls: u64,
-    throttled: u64,
-    commits: u64,
-    slow_commits: u64,
-    internal_errors: u64,
-    refused: u64,
-}
-
 /// Counts of the last minutes and of the last day.
 #[derive(Debug)]
 pub(super) struct Trends {
-    counted: Window<Counted>,
+    totals: Window<Totals>,
     minutes: Window<Accounts>,
     day: Window<Accounts>,
     /// When the queue was last empty or a message sent, and how many were sent by then.
@@ -45,7 +27,7 @@ impl Trends {
     /// Begins now.
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            counted: Window::new(LATELY, LATELY_STEP, now),
+            totals: Window::new(LATELY, LATELY_STEP, now),
             minutes: Window::new(LATELY, LATELY_STEP, now),
             day: Window::new(DAY, DAY_STEP, now),
             progress: (now, 0),
@@ -53,130 +35,31 @@ impl Trends {
     }
 
     /// Takes note of the counts now. To be called every few seconds.
-    pub(super) fn look(&mut self, now: Instant, parts: &Parts, organisations: &[Named]) {
-        self.counted.look(now, || Counted::of(parts));
-        self.minutes.look(now, || accounts(organisations));
-        self.day.look(now, || accounts(organisations));
-        let status = parts.dispatcher.status();
-        if status.pending.messages == 0 || status.sent != self.progress.1 {
-            self.progress = (now, status.sent);
+    pub(super) fn look(&mut self, now: Instant, snapshot: &Snapshot) {
+        let accounts =
+            || snapshot.organisations().into_iter().map(|one| (one.id, one.counts)).collect();
+        self.totals.look(now, || snapshot.totals);
+        self.minutes.look(now, accounts);
+        self.day.look(now, accounts);
+        let sending = &snapshot.sending;
+        if sending.pending.messages == 0 || sending.sent != self.progress.1 {
+            self.progress = (now, sending.sent);
         }
     }
 
-    /// What became of an organisation's messages within the last day.
-    pub(super) fn of_day(&self, organisation: &Named) -> OrganisationCounts {
-        self.day.since(organisation.id, &organisation.account)
-    }
-
-    /// Conditions of the last minutes and of the last day.
-    pub(super) fn conditions(&self, parts: &Parts, organisations: &[Named]) -> Vec<Condition> {
-        let mut found = Vec::new();
-        if self.progress.0.elapsed() >= STUCK {
-            found.push(Kind::QueueStuck.found());
+    /// Returns the growth of the counts of a snapshot.
+    pub(super) fn recent(&self, snapshot: &Snapshot) -> Recent {
+        let organisations = snapshot.organisations();
+        let failed = |one: &NamedCounts| self.minutes.since(one.id, &one.counts).failed;
+        Recent {
+            is_stuck: self.progress.0.elapsed() >= STUCK,
+            totals: snapshot.totals.since(self.totals.beginning()),
+            failed: organisations.iter().map(|one| (one.name.clone(), failed(one))).collect(),
+            day: organisations
+                .into_iter()
+                .map(|one| NamedCounts { counts: self.day.since(one.id, &one.counts), ..one })
+                .collect(),
         }
-        found.extend(Counted::of(parts).since(self.counted.beginning()).conditions());
-        let lately = |one: &Named| self.minutes.since(one.id, &one.account).failed;
-        found.extend(failed(organisations.iter().map(|one| (&*one.name, lately(one))).collect()));
-        found.extend(organisations.iter().flat_map(|one| reputation(&one.name, &self.of_day(one))));
-        found
-    }
-}
-
-fn accounts(organisations: &[Named]) -> Accounts {
-    organisations.iter().map(|one| (one.id, one.account)).collect()
-}
-
-impl Counted {
-    fn of(parts: &Parts) -> Self {
-        let (sending, store) = (parts.dispatcher.metrics(), parts.store.metrics());
-        Self {
-            calls: sending.calls(),
-            throttled: sending.not_sent(ProblemKind::Throttled),
-            commits: store.commits(),
-            slow_commits: store.slow_commits(),
-            internal_errors: parts.clients.refused("InternalError"),
-            refused: parts.clients.refused("QueueFull"),
-        }
-    }
-
-    /// What these counts have grown by since an earlier look.
-    fn since(&self, earlier: &Self) -> Self {
-        Self {
-            calls: self.calls - earlier.calls,
-            throttled: self.throttled - earlier.throttled,
-            commits: self.commits - earlier.commits,
-            slow_commits: self.slow_commits - earlier.slow_commits,
-            internal_errors: self.internal_errors - earlier.internal_errors,
-            refused: self.refused - earlier.refused,
-        }
-    }
-
-    /// The conditions that the growth within the last minutes makes.
-    fn conditions(&self) -> Vec<Condition> {
-        let mut found = Vec::new();
-        let lately = lately();
-        if self.internal_errors > 0 {
-            let requests = several(self.internal_errors, "request");
-            let message = format!("{requests} failed by a fault in the service{lately}");
-            found.push(Kind::InternalErrors.says(message));
-        }
-        if self.refused > 0 {
-            let requests = several(self.refused, "request");
-            let message = format!("503 QueueFull was the answer to {requests}{lately}");
-            found.push(Kind::RequestsRefused.says(message));
-        }
-        if self.slow_commits >= FEW && self.slow_commits * SLOW_COMMIT_ONE_IN > self.commits {
-            let message = format!("{} commits took over half a second{lately}", self.slow_commits);
-            found.push(Kind::CommitsSlow.says(message));
-        }
-        if self.throttled >= FEW && self.throttled * THROTTLED_ONE_IN > self.calls {
-            let message =
-                format!("SES throttled {} of {} calls{lately}", self.throttled, self.calls);
-            found.push(Kind::Throttled.says(message));
-        }
-        found
-    }
-}
-
-/// Messages that failed within the last minutes, by organisation.
-fn failed(mut organisations: Vec<(&str, u64)>) -> Option<Condition> {
-    organisations.retain(|(_, count)| *count > 0);
-    organisations.sort_by_key(|(_, count)| Reverse(*count));
-    let all: u64 = organisations.iter().map(|(_, count)| count).sum();
-    let (worst, _) = organisations.first()?;
-    let others = match organisations.len() - 1 {
-        0 => String::new(),
-        1 => " and another organisation".to_owned(),
-        others => format!(" and {others} other organisations"),
-    };
-    let message = format!("{} of {worst}{others} failed{}", several(all, "message"), lately());
-    Some(Kind::MessagesFailed.names(message, "ORG", worst))
-}
-
-/// What an organisation's mail of the last day has come to.
-fn reputation(name: &str, day: &OrganisationCounts) -> impl Iterator<Item = Condition> + use<> {
-    let bounces = BOUNCES.of(day.hard_bounces, day.sent_recipients).map(|share| {
-        Kind::Bounces.says(format!(
-            "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews accounts \
-             from 5 % on"
-        ))
-    });
-    let complaints = COMPLAINTS.of(day.complaints, day.sent_recipients).map(|share| {
-        Kind::Complaints.says(format!(
-            "{share} of {name}'s mail of the last 24 hours was complained about; SES reviews \
-             accounts from 0.1 % on"
-        ))
-    });
-    bounces.into_iter().chain(complaints)
-}
-
-impl Limit {
-    /// The share of all, in words, if it is above half of the limit.
-    fn of(&self, part: u64, all: u64) -> Option<String> {
-        let is_near = all >= self.least && part * 2_000 > all * self.permille;
-        // In hundredths of a percent.
-        let share = part * 10_000 / all.max(1);
-        is_near.then(|| format!("{}.{:02} %", share / 100, share % 100))
     }
 }
 
@@ -231,65 +114,6 @@ impl Window<Accounts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn codes(found: impl IntoIterator<Item = Condition>) -> Vec<&'static str> {
-        found.into_iter().map(|condition| condition.code).collect()
-    }
-
-    #[test]
-    fn a_few_throttled_calls_among_many_are_no_trouble() {
-        let quiet = Counted {
-            calls: 100,
-            throttled: 5,
-            commits: 300,
-            slow_commits: 3,
-            ..Counted::default()
-        };
-        assert!(codes(quiet.conditions()).is_empty());
-        let few =
-            Counted { calls: 2, throttled: 2, commits: 2, slow_commits: 2, ..Counted::default() };
-        assert!(codes(few.conditions()).is_empty());
-        let bad = Counted {
-            calls: 100,
-            throttled: 6,
-            commits: 299,
-            slow_commits: 3,
-            internal_errors: 1,
-            refused: 1,
-        };
-        let all = ["internal_errors", "requests_refused", "commits_slow", "throttled"];
-        assert_eq!(codes(bad.conditions()), all);
-        assert!(codes(bad.since(&bad).conditions()).is_empty(), "what is over is told no more");
-    }
-
-    #[test]
-    fn failed_messages_are_told_with_who_has_the_most() {
-        assert_eq!(failed(vec![("acme", 0)]), None);
-        let told = |counts| failed(counts).unwrap().message;
-        let one = told(vec![("acme", 1), ("beta", 0)]);
-        assert_eq!(one, "1 message of acme failed in the last 5 minutes");
-        let two = told(vec![("acme", 2), ("beta", 3)]);
-        assert_eq!(two, "5 messages of beta and another organisation failed in the last 5 minutes");
-    }
-
-    #[test]
-    fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
-        let day = |sent_recipients, hard_bounces, complaints| {
-            let account = OrganisationCounts {
-                sent_recipients,
-                hard_bounces,
-                complaints,
-                ..OrganisationCounts::default()
-            };
-            codes(reputation("acme", &account))
-        };
-        assert!(day(99, 99, 99).is_empty());
-        assert!(day(1_000, 25, 0).is_empty());
-        assert_eq!(day(1_000, 26, 0), ["bounces"]);
-        assert!(day(2_000, 0, 1).is_empty());
-        assert_eq!(day(1_999, 0, 1), ["complaints"]);
-        assert_eq!(BOUNCES.of(52, 1_000).as_deref(), Some("5.20 %"));
-    }
 
     const ACME: Option<OrganisationId> = Some(OrganisationId(1));
 

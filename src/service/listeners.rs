@@ -21,9 +21,10 @@ use crate::http;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
+use crate::operator::Operator;
 use crate::operator::captured_mail::Catcher;
 use crate::operator::key::PageKey;
-use crate::operator::{Operator, Parts};
+use crate::operator::observer::Observer;
 use crate::service::ServiceError;
 use crate::service::error::ListenerName;
 use crate::service::inherited::{self, Inherited};
@@ -228,7 +229,8 @@ pub(super) fn submit(listeners: Vec<SmtpListener>, smtp: &Smtp, drain: &DrainSig
 pub(super) struct Operators {
     /// Its address, with the port that it was given.
     pub(super) address: SocketAddr,
-    parts: Arc<Parts>,
+    /// Maker of the snapshots.
+    pub(super) observer: Arc<Observer>,
     drain: Drain,
     serving: JoinHandle<()>,
     looking: JoinHandle<()>,
@@ -238,13 +240,12 @@ impl Operators {
     /// Serves a bound listener.
     pub(super) fn start(
         (listener, address): (TcpListener, SocketAddr),
-        parts: Parts,
+        observer: Arc<Observer>,
         admin: Arc<Admin>,
         key: PageKey,
     ) -> Self {
         let (drain, signal) = Drain::new();
-        let parts = Arc::new(parts);
-        let (operator, looking) = Operator::new(Arc::clone(&parts), admin, key);
+        let (operator, looking) = Operator::new(Arc::clone(&observer), admin, key);
         let looking = tokio::spawn(Task::OperatorsPage.again(looking));
         let stop = signal.clone().stopped();
         let serving = tokio::spawn(Task::OperatorListener.once(stop, async move {
@@ -252,13 +253,12 @@ impl Operators {
                 error!(%error, "the operator listener ended");
             }
         }));
-        Self { address, parts, drain, serving, looking }
+        Self { address, observer, drain, serving, looking }
     }
 
     /// Has the page show what a stand-in for the provider catches, from now on.
     pub(super) fn show_caught(&self, catcher: Arc<dyn Catcher>) {
-        // The one that came first stays.
-        let _ = self.parts.catcher.set(catcher);
+        self.observer.show_caught(catcher);
     }
 
     /// Ends it.

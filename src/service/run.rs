@@ -62,13 +62,13 @@ pub async fn serve(
     supervisor::ready();
     failed_starts::forget();
     let supervisor = Supervisor::from_environment();
-    let mut watch = pin!(supervisor.watch(service.vitals()));
+    let mut watch = pin!(supervisor.watch(service.vitals(), service.observer()));
     loop {
         tokio::select! {
             () = ready(()), if is_to_stop => break,
             () = signals.next() => break,
             () = service.restart_asked() => {
-                watch.set(supervisor.watch(service.vitals().stopping()));
+                watch.set(supervisor.watch(service.vitals().stopping(), service.observer()));
                 let handed_over = service.hand_over(&mut signals);
                 let handed_over = tokio::select! {
                     handed_over = handed_over => handed_over,
@@ -96,7 +96,7 @@ pub async fn serve(
     }
     supervisor::stopping(service.drain_time());
     let vitals = service.vitals().stopping();
-    watch.set(supervisor.watch(vitals));
+    watch.set(supervisor.watch(vitals, service.observer()));
     tokio::select! {
         bodies_lost = stop(service, signals) => Ok(Ended::Stopped(bodies_lost)),
         never = &mut watch => match never {},

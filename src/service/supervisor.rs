@@ -14,10 +14,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, warn};
 
+use crate::admin::snapshot::{Snapshot, StoreHealth};
+use crate::dispatch::Dispatcher;
 use crate::dispatch::circuit_breaker::BreakerState;
-use crate::dispatch::{Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
-use crate::store::{FileLoss, Health, Store};
+use crate::operator::observer::Observer;
+use crate::store::Store;
 
 /// How often the status line is renewed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
@@ -51,7 +53,11 @@ impl Supervisor {
     }
 
     /// Renews the status line, and gives signs of life for as long as there is life.
-    pub(super) async fn watch<P: Provider>(&self, vitals: Vitals<P>) -> Infallible {
+    pub(super) async fn watch<P: Provider>(
+        &self,
+        vitals: Vitals<P>,
+        observer: Arc<Observer>,
+    ) -> Infallible {
         // A sign at least every half of the watchdog's time, as sd_watchdog_enabled(3) asks for:
         // one part until it is due, and at most another for the answers.
         let patience = self.watchdog.map(|watchdog| watchdog / 4);
@@ -61,9 +67,9 @@ impl Supervisor {
         let mut sign_due = Instant::now();
         loop {
             ticks.tick().await;
-            let status = vitals.dispatcher.status();
-            let sent = sent.count(status.sent, Instant::now());
-            tell(&[NotifyState::Status(&line(&status, sent, vitals.store.health()))]);
+            let snapshot = observer.immediate();
+            let sent = sent.count(snapshot.sending.sent, Instant::now());
+            tell(&[NotifyState::Status(&line(&snapshot, sent))]);
             let Some(patience) = patience.filter(|_| sign_due <= Instant::now()) else { continue };
             sign_due = Instant::now() + patience;
             match timeout(patience, vitals.alive()).await {
@@ -152,19 +158,17 @@ impl LastMinute {
 }
 
 /// The status line: `pending 12, sent 480/min`, and what is wrong, if anything is.
-fn line(status: &SendingStatus, sent: u64, store: Health) -> String {
-    let mut line = format!("pending {}, sent {sent}/min", status.pending.messages);
-    match store {
-        Health::Writable => {}
-        Health::Refusing => line.push_str("; the disk takes no writes, messages are refused"),
-        Health::FileLost(FileLoss::Gone | FileLoss::Replaced) => {
-            line.push_str("; the data file is not in its place, messages are refused");
+fn line(snapshot: &Snapshot, sent: u64) -> String {
+    let mut line = format!("pending {}, sent {sent}/min", snapshot.sending.pending.messages);
+    line.push_str(match snapshot.store {
+        StoreHealth::Writable => "",
+        StoreHealth::Refusing => "; the disk takes no writes, messages are refused",
+        StoreHealth::FileGone | StoreHealth::FileReplaced => {
+            "; the data file is not in its place, messages are refused"
         }
-        Health::FileLost(FileLoss::WrittenOver) => {
-            line.push_str("; the data file was written over, messages are refused");
-        }
-    }
-    if let BreakerState::Open { message, .. } = &status.condition {
+        StoreHealth::FileWrittenOver => "; the data file was written over, messages are refused",
+    });
+    if let BreakerState::Open { message, .. } = &snapshot.sending.condition {
         line.push_str("; sending is paused: ");
         // The provider's words: a line break in them would be a message of its own.
         line.extend(message.chars().map(|c| if c.is_control() { ' ' } else { c }));
@@ -186,41 +190,28 @@ mod tests {
     use crate::body_store::BodyStore;
     use crate::clock::Clock;
     use crate::config::Config;
+    use crate::dispatch::Phase;
     use crate::dispatch::circuit_breaker::Cause;
     use crate::dispatch::token_bucket::Rate;
-    use crate::dispatch::{Phase, RecentCalls};
     use crate::domain::attempt::{Outcome, RequestBody};
     use crate::domain::envelope::Envelope;
-    use crate::queue::{MessageQueue, Pending};
+    use crate::queue::MessageQueue;
 
     #[test]
     fn the_status_line_is_one_line_whatever_the_provider_says() {
         let message = "no\nWATCHDOG=1\r\nMAINPID=1".to_owned();
-        let mut status = SendingStatus {
-            pending: Pending { messages: 12, in_flight: 1, bytes: 100, due_organisations: 0 },
-            max_pending_bytes: 1000,
-            full_for: Vec::new(),
-            greatest_share: 0.0,
-            rate: Rate::Unlimited,
-            rate_limit: Rate::Unlimited,
-            quota: None,
-            unrecorded: 0,
-            condition: BreakerState::Closed,
-            paused_organisations: Vec::new(),
-            paused_domains: Vec::new(),
-            held_refusals: Vec::new(),
-            recent_calls: RecentCalls::default(),
-            unexpected_answers: Vec::new(),
-            sent: 480,
-        };
-        assert_eq!(line(&status, 480, Health::Writable), "pending 12, sent 480/min");
+        let mut snapshot = Snapshot::default();
+        snapshot.sending.pending.messages = 12;
+        assert_eq!(line(&snapshot, 480), "pending 12, sent 480/min");
+        snapshot.store = StoreHealth::FileGone;
         assert_eq!(
-            line(&status, 0, Health::FileLost(FileLoss::Gone)),
+            line(&snapshot, 0),
             "pending 12, sent 0/min; the data file is not in its place, messages are refused"
         );
-        status.condition = BreakerState::Open { cause: Cause::Unreachable, message };
+        snapshot.store = StoreHealth::Refusing;
+        snapshot.sending.condition = BreakerState::Open { cause: Cause::Unreachable, message };
         assert_eq!(
-            line(&status, 0, Health::Refusing),
+            line(&snapshot, 0),
             "pending 12, sent 0/min; the disk takes no writes, messages are refused; \
              sending is paused: no WATCHDOG=1  MAINPID=1"
         );

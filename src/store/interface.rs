@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::domain::admission::{Admitted, Facts};
@@ -391,9 +392,11 @@ impl DeadLetter {
 }
 
 /// What of the provider's reports waits in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EventBacklog {
     /// Events whose message has no record; each is kept for a day.
+    #[serde(rename = "unmatchedWaiting")]
     pub unmatched: u64,
     /// Documents that could not be read.
     pub dead_letters: u64,

@@ -14,9 +14,10 @@ use std::time::Duration;
 use pillarbox::admin::client::{CallError, Client, ConnectError};
 use pillarbox::admin::domain::{DomainAdd, DomainCheck, DomainRemove, SesAnswer, Verification};
 use pillarbox::admin::key::{KeyAdd, KeyRevoke};
-use pillarbox::admin::live::{Cancelling, LiveView};
+use pillarbox::admin::live::{Cancelling, LiveView, Looking};
 use pillarbox::admin::message::{MessageCancel, QueuedMessages};
 use pillarbox::admin::organisation::{OrganisationAdd, OrganisationRemove};
+use pillarbox::admin::snapshot::Snapshot;
 use pillarbox::admin::socket::{BindError, Socket};
 use pillarbox::admin::suppression::{
     Scope, SuppressionAdd, SuppressionChanges, SuppressionOutcome, SuppressionRemove,
@@ -35,6 +36,7 @@ use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::Draft;
 use pillarbox::http::drain::Drain;
 use pillarbox::queue::{Live, Pending, Selection};
+use pillarbox::quota::AccountCheck;
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::{Reference, Report, Store};
 use serde_json::Value;
@@ -55,24 +57,18 @@ struct Facts {
 }
 
 impl LiveView for Facts {
-    fn sending(&self) -> SendingStatus {
-        SendingStatus {
+    fn snapshot(&self) -> Looking<'_> {
+        let sending = SendingStatus {
             pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, due_organisations: 0 },
             max_pending_bytes: 1 << 30,
-            full_for: Vec::new(),
-            greatest_share: 0.0,
             rate: Rate::PerSecond(14.0),
-            rate_limit: Rate::PerSecond(14.0),
-            quota: None,
-            unrecorded: 0,
             condition: self.condition.lock().unwrap().clone(),
-            held_refusals: Vec::new(),
             recent_calls: RecentCalls { calls: 50, slow: 10, unanswered: 2, unclear: 0 },
-            unexpected_answers: Vec::new(),
-            paused_organisations: Vec::new(),
             paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
-            sent: 0,
-        }
+            ..SendingStatus::default()
+        };
+        let account = AccountCheck::Passed;
+        Box::pin(async { Snapshot { sending, account, ..Snapshot::default() } })
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {

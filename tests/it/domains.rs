@@ -5,19 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pillarbox::admin::Admin;
-use pillarbox::admin::live::{Cancelling, LiveView};
+use pillarbox::admin::live::{Cancelling, LiveView, Looking};
+use pillarbox::admin::snapshot::Snapshot;
 use pillarbox::admin::socket::Socket;
 use pillarbox::clock::Clock;
-use pillarbox::dispatch::circuit_breaker::BreakerState;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
+use pillarbox::dispatch::Cancelled;
 use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::{DomainState, Finding, SenderDomain};
 use pillarbox::domain_verification::Verifier;
 use pillarbox::http::drain::Drain;
-use pillarbox::queue::{Live, Pending, Selection};
+use pillarbox::queue::{Live, Selection};
 use pillarbox::ses::SesClient;
 use pillarbox::simulator::{Fault, FaultScope, Faults, Options, Simulator, VerificationStatus};
 use pillarbox::store::Store;
@@ -155,24 +154,8 @@ async fn an_endpoint_that_is_down_changes_nothing_and_is_not_asked_about_every_d
 struct Idle;
 
 impl LiveView for Idle {
-    fn sending(&self) -> SendingStatus {
-        SendingStatus {
-            pending: Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 },
-            max_pending_bytes: 1 << 30,
-            full_for: Vec::new(),
-            greatest_share: 0.0,
-            rate: Rate::PerSecond(14.0),
-            rate_limit: Rate::PerSecond(14.0),
-            quota: None,
-            unrecorded: 0,
-            sent: 0,
-            condition: BreakerState::Closed,
-            paused_organisations: Vec::new(),
-            paused_domains: Vec::new(),
-            held_refusals: Vec::new(),
-            unexpected_answers: Vec::new(),
-            recent_calls: RecentCalls::default(),
-        }
+    fn snapshot(&self) -> Looking<'_> {
+        Box::pin(async { Snapshot::default() })
     }
 
     fn message(&self, _: MessageId) -> Option<Live> {

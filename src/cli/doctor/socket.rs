@@ -12,15 +12,15 @@ use tokio::time::timeout;
 use crate::admin::bodies::Bodies;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::live::Condition;
+use crate::admin::conditions::Condition;
+use crate::admin::snapshot::StoreHealth;
 use crate::admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
-    SocketOpener, Status, StoreHealth,
+    SocketOpener, Status,
 };
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
-use crate::operator::conditions::Kind;
 
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
@@ -154,7 +154,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         ));
     }
     findings.extend(status.bodies.iter().map(bodies));
-    let is_lowered = |one: &&Condition| one.code == Kind::QueueLowered.definition().code;
+    let is_lowered = |one: &&Condition| one.code == "queue_lowered";
     let lowered = status.conditions.iter().filter(is_lowered);
     findings.extend(lowered.map(|one| Finding::warning("memory", &*one.message, &*one.advice)));
     findings.extend(status.sending.iter().flat_map(sending_findings));

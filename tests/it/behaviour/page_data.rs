@@ -17,7 +17,10 @@ use reqwest::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use crate::kit::{LocalService, NOON, PATIENCE, Site, answer, local_config, send_with_key};
+use crate::kit::{
+    LocalService, NOON, PATIENCE, Site, add_api_key, add_organisation, answer, local_config,
+    send_with_key,
+};
 
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
@@ -110,6 +113,77 @@ async fn last_week_is_there_after_a_restart() {
     assert_eq!((counts(&month["series"]["sent"]).len(), sum(&month["series"]["sent"])), (120, 4));
     let minutes = history(&client, &service, "5m").await;
     assert!(sum(&minutes["series"]["accepted"]) <= 1, "it begins with the process");
+    service.stop().await;
+    simulator.shutdown().await;
+}
+
+/// The first state of the live view that is as wanted.
+async fn state_with(
+    client: &reqwest::Client,
+    service: &Service,
+    is_wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let (base, key) = service.page().expose_secret().split_once("/#").unwrap();
+    let request = client.get(format!("{base}/page/live")).bearer_auth(key);
+    let mut stream = request.send().await.unwrap();
+    let mut text = String::new();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let chunk = tokio::time::timeout(PATIENCE, stream.chunk()).await;
+        let chunk = chunk.expect("the stream goes on").unwrap().expect("more is told");
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+        while let Some((event, rest)) = text.split_once("\n\n") {
+            if let Some((_, data)) = event.split_once("event: state\ndata: ") {
+                let state: Value = serde_json::from_str(data).unwrap();
+                if is_wanted(&state) {
+                    return state;
+                }
+                assert!(Instant::now() < end, "{state}");
+            }
+            text = rest.to_owned();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn organisations_beyond_two_hundred_are_shown_as_one() {
+    let place = LocalService::start(Options::default(), |_, _| ()).await;
+    let LocalService { service, simulator, client, key, clock, .. } = place;
+    let mut late = Vec::new();
+    for number in 2..=203 {
+        let name = format!("org{number}");
+        let id = add_organisation(service.store(), &name, clock.now()).await;
+        if number > 200 {
+            late.push(add_api_key(service.store(), id, clock.now()).await);
+        }
+    }
+    send_with_key(&client, &service, &key, "a").await;
+    for key in &late {
+        send_with_key(&client, &service, key, "a").await;
+    }
+    let sent = |state: &Value| {
+        let all = state["organisations"].as_array().unwrap().iter();
+        all.map(|one| one["sent"].as_u64().unwrap()).sum::<u64>()
+    };
+    let state = state_with(&client, &service, |state| sent(state) == 4).await;
+    let organisations = state["organisations"].as_array().unwrap();
+    assert_eq!(organisations.len(), 201, "{state}");
+    assert_eq!((&organisations[0]["name"], &organisations[0]["sent"]), (&json!("acme"), &json!(1)));
+    assert_eq!(organisations[199]["name"], "org200");
+    assert_eq!(organisations[200]["name"], "(others)");
+    assert_eq!(organisations[200]["accepted"], 3, "{state}");
+    assert_eq!(organisations[200]["recipients"], 3, "{state}");
+    let sent = json!(["sent", 4]);
+    assert!(state["totals"].as_array().unwrap().contains(&sent), "{state}");
+    let (base, _) = service.page().expose_secret().split_once("/#").unwrap();
+    let metrics = client.get(format!("{base}/metrics")).send().await.unwrap().text().await.unwrap();
+    let series: Vec<_> = metrics
+        .lines()
+        .filter(|line| line.starts_with("pillarbox_organisation_sent_messages_total{"))
+        .collect();
+    assert_eq!(series.len(), 201);
+    let others = "pillarbox_organisation_sent_messages_total{organisation=\"(others)\"} 3";
+    assert_eq!(series[200], others);
     service.stop().await;
     simulator.shutdown().await;
 }

@@ -5,18 +5,18 @@ use std::time::SystemTime;
 
 /// What the process takes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Process {
+pub struct Process {
     /// Resident memory, in bytes.
-    pub(super) resident_bytes: Option<u64>,
+    pub resident_bytes: Option<u64>,
     /// Open file descriptors.
-    pub(super) open_descriptors: Option<u64>,
+    pub open_descriptors: Option<u64>,
     /// How many it may have open.
-    pub(super) max_descriptors: Option<u64>,
+    pub max_descriptors: Option<u64>,
 }
 
 impl Process {
     /// As it is now.
-    pub(super) fn now() -> Self {
+    pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
         Self {
@@ -44,7 +44,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// An instant in seconds since the Unix epoch.
-pub(super) fn unix_seconds(at: SystemTime) -> f64 {
+pub fn unix_seconds(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 

@@ -1,0 +1,215 @@
+//! Conditions: everything that can be wrong, in one list, each with its rule over the snapshot.
+//!
+//! Readiness, the page and `status` show those that hold. `docs/conditions.md` is made from the
+//! list, and a test compares it with `monitoring/alerts.yml`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::snapshot::Snapshot;
+use crate::dispatch::recent_calls;
+use crate::error_chain::without_full_stop;
+
+use list::{IMMEDIATE, OBSERVED};
+
+mod list;
+
+/// How far back the conditions of the last minutes look.
+pub const LATELY: Duration = recent_calls::WINDOW;
+/// Fewer slow or throttled calls, or slow commits, than this are no trend.
+const FEW: u64 = recent_calls::FEW;
+/// SES throttles if it does so with more than one call in so many.
+const THROTTLED_ONE_IN: u64 = recent_calls::ONE_IN;
+/// Commits are slow if more than one in so many is.
+const SLOW_COMMIT_ONE_IN: u64 = 100;
+/// How long a store that takes writes again is still told of: on a disk with a little room left it
+/// fails and recovers by turns, many times a second.
+pub const STORE_FAILED: Duration = Duration::from_mins(1);
+/// A provider that does not answer is a warning until it has not for so long.
+const UNREACHABLE: Duration = Duration::from_mins(1);
+/// The queue is stuck if messages wait and none is sent for so long.
+pub const STUCK: Duration = Duration::from_mins(15);
+/// The part of a limit above which it is nearly reached.
+const NEAR_LIMIT: f64 = 0.8;
+/// The part of the daily quota below which little is left.
+const QUOTA_LOW: f64 = 0.1;
+/// How much longer than its retention a record may be there before the purge is behind.
+const PURGE_SLACK: Duration = Duration::from_hours(24);
+/// How far back an organisation's bounces and complaints count.
+pub const DAY: Duration = Duration::from_hours(24);
+/// Bounces and complaints from which SES reviews an account.
+pub const BOUNCES: Limit = Limit { permille: 50, least: 100 };
+/// See [`BOUNCES`].
+pub const COMPLAINTS: Limit = Limit { permille: 1, least: 1_000 };
+/// The most endpoints that are told of one by one.
+const MAX_WEBHOOKS_TOLD: usize = 20;
+
+/// The share of recipients from which SES reviews an account, and the fewest recipients of whom a
+/// share says something (AWS: "Sending review process FAQs").
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Limit {
+    /// The share, in thousandths. A condition begins at half of it.
+    pub permille: u64,
+    /// The fewest recipients.
+    pub least: u64,
+}
+
+impl Limit {
+    /// The share of all, in words, if it is above half of the limit.
+    fn share(&self, part: u64, all: u64) -> Option<String> {
+        let is_near = all >= self.least && part * 2_000 > all * self.permille;
+        // In hundredths of a percent.
+        let share = part * 10_000 / all.max(1);
+        is_near.then(|| format!("{}.{:02} %", share / 100, share % 100))
+    }
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// A name for programs.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub advice: String,
+    /// How bad it is.
+    #[serde(default)]
+    pub severity: Severity,
+    /// Whether the service is ready all the same.
+    pub ready: bool,
+}
+
+/// Severity of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// No mail flows, or mail is being lost.
+    Critical,
+    /// One organisation, domain or endpoint is affected, or a limit is near.
+    Warning,
+    /// All else.
+    #[default]
+    Notice,
+}
+
+impl Severity {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+        }
+    }
+}
+
+/// Whether requests can be accepted durably, and this instance's set-up lets it send them. What the
+/// provider, the account, an organisation or a domain suffers from never ends readiness: messages
+/// wait in the queue, and behind a load balancer none could arrive that shows that it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// They can.
+    Ready,
+    /// They cannot.
+    NotReady,
+}
+
+/// Alert rules for a condition in `monitoring/alerts.yml`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alerts {
+    /// Their names. Those of a critical condition page, those of a warning are tickets.
+    Rules(&'static [&'static str]),
+    /// There is none, for this reason.
+    None(&'static str),
+}
+
+/// Entry of the list.
+#[derive(Debug, Clone, Copy)]
+pub struct Definition {
+    /// A name for programs.
+    pub code: &'static str,
+    /// Whether the service is ready all the same.
+    pub readiness: Readiness,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The alert rules that fire for it.
+    pub alerts: Alerts,
+    /// What is wrong.
+    pub meaning: &'static str,
+    /// What to do. A word in capitals stands for a name.
+    pub advice: &'static str,
+    /// Finds the conditions of this kind in a snapshot.
+    rule: Rule,
+}
+
+type Rule = fn(&Snapshot, &mut Finder<'_>);
+
+/// Takes what a rule finds.
+struct Finder<'a> {
+    definition: &'static Definition,
+    found: &'a mut Vec<Condition>,
+}
+
+impl Finder<'_> {
+    /// The condition holds in this case, said in general.
+    fn if_so(&mut self, holds: bool) {
+        if holds {
+            self.says(self.definition.meaning);
+        }
+    }
+
+    /// The condition holds, with these figures.
+    fn says(&mut self, message: impl AsRef<str>) {
+        self.advises(message, self.definition.advice.to_owned());
+    }
+
+    /// The condition holds, and its advice names something in place of a word in capitals.
+    fn names(&mut self, message: impl AsRef<str>, word: &str, name: &str) {
+        self.advises(message, self.definition.advice.replace(word, name));
+    }
+
+    fn advises(&mut self, message: impl AsRef<str>, advice: String) {
+        let Definition { code, readiness, severity, .. } = *self.definition;
+        // Whoever shows it ends the sentence.
+        let message = without_full_stop(message.as_ref()).to_owned();
+        let ready = readiness == Readiness::Ready;
+        self.found.push(Condition { code: code.to_owned(), message, advice, severity, ready });
+    }
+}
+
+/// Returns every entry of the list, the worst first.
+pub fn definitions() -> impl Iterator<Item = &'static Definition> {
+    IMMEDIATE.iter().chain(&OBSERVED)
+}
+
+/// Returns the conditions that hold.
+pub fn all(snapshot: &Snapshot) -> Vec<Condition> {
+    found(definitions(), snapshot)
+}
+
+/// Returns those of the conditions that hold for which nothing has to be waited for: no answer of
+/// the store, and no look back in time.
+pub fn immediate(snapshot: &Snapshot) -> Vec<Condition> {
+    found(IMMEDIATE.iter(), snapshot)
+}
+
+fn found(
+    definitions: impl Iterator<Item = &'static Definition>,
+    snapshot: &Snapshot,
+) -> Vec<Condition> {
+    let mut found = Vec::new();
+    for definition in definitions {
+        (definition.rule)(snapshot, &mut Finder { definition, found: &mut found });
+    }
+    found
+}
+
+/// So many things, in words.
+pub fn several(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,619 @@
+//! The list of conditions: a new one is an entry here, an alert, and a line of the docs that is made.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use crate::admin::conditions::{
+    Alerts, BOUNCES, COMPLAINTS, Definition, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD, NEAR_LIMIT,
+    PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity, THROTTLED_ONE_IN,
+    UNREACHABLE, several,
+};
+use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
+use crate::dispatch::circuit_breaker::{BreakerState, Cause};
+use crate::dispatch::recent_calls;
+use crate::domain::attempt::TrackingOverride;
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::webhook::{PausedBy, WebhookState};
+use crate::error_chain::without_full_stop;
+use crate::http::tls::CertificateFault;
+use crate::queue::Fill;
+use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
+use crate::store::{CLOCKS_DIFFER, NodeState, SeenFrom, Standby};
+
+use Alerts::Rules;
+use Severity::{Critical, Warning};
+
+/// How far back the conditions of the last minutes look, in words.
+const LATELY_SAID: &str = " in the last 5 minutes";
+const _: () = assert!(LATELY.as_secs() == 5 * 60, "as the words say");
+const CREDENTIALS_ALERT: Alerts = Rules(&["PillarboxCredentialsUnusable"]);
+const CERTIFICATE_ALERT: Alerts = Rules(&["PillarboxCertificateExpires"]);
+const QUEUE_ALERT: Alerts = Rules(&["PillarboxQueueFilling"]);
+const QUEUE_ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
+const LIMIT_ALERT: Alerts = Rules(&["PillarboxConnectionsNearLimit"]);
+
+type Text = &'static str;
+
+const fn critical(c: Text, a: Alerts, meaning: Text, advice: Text, rule: Rule) -> Definition {
+    entry(Critical, c, a, (meaning, advice), rule)
+}
+
+const fn warning(c: Text, a: Alerts, meaning: Text, advice: Text, rule: Rule) -> Definition {
+    entry(Warning, c, a, (meaning, advice), rule)
+}
+
+/// A notice has no alert, for this reason.
+const fn notice(c: Text, reason: Text, meaning: Text, advice: Text, rule: Rule) -> Definition {
+    entry(Severity::Notice, c, Alerts::None(reason), (meaning, advice), rule)
+}
+
+const fn entry(
+    severity: Severity,
+    code: Text,
+    alerts: Alerts,
+    (meaning, advice): (Text, Text),
+    rule: Rule,
+) -> Definition {
+    Definition { code, readiness: Readiness::Ready, severity, alerts, meaning, advice, rule }
+}
+
+impl Definition {
+    const fn not_ready(self) -> Self {
+        Self { readiness: Readiness::NotReady, ..self }
+    }
+}
+
+/// Pause of sending for a cause.
+const fn paused(cause: Cause) -> Definition {
+    const ALERT: Alerts = Rules(&["PillarboxSendingPaused"]);
+    entry(Critical, cause.code(), ALERT, cause.explained(), |s, found| {
+        if !is_unanswered(s) {
+            sending_paused(s, found);
+        }
+    })
+}
+
+/// True if the provider has not answered for less than [`UNREACHABLE`].
+fn is_unanswered(s: &Snapshot) -> bool {
+    matches!(s.sending.condition, BreakerState::Open { cause: Cause::Unreachable, .. })
+        && s.impaired_for.is_none_or(|time| time < UNREACHABLE)
+}
+
+fn sending_paused(s: &Snapshot, found: &mut Finder<'_>) {
+    if let BreakerState::Open { cause, message } = &s.sending.condition
+        && cause.code() == found.definition.code
+    {
+        found.says(format!("Sending is paused: {} ({message})", found.definition.meaning));
+    }
+}
+
+/// Fault of the AWS credentials.
+const fn account(severity: Severity, fault: AccountFault, alerts: Alerts) -> Definition {
+    entry(severity, fault.code(), alerts, fault.explained(), |s, found| {
+        if let AccountCheck::Failed { fault, message, before } = &s.account
+            && fault.code() == found.definition.code
+        {
+            let is_new = fault.stops_sending() && *before == EarlierCredentials::None;
+            if is_new == (found.definition.readiness == Readiness::NotReady) {
+                found.says(format!("{} ({message})", found.definition.meaning));
+            }
+        }
+    })
+}
+
+/// Fault of the certificate.
+const fn certificate(fault: CertificateFault, alerts: Alerts) -> Definition {
+    entry(Warning, fault.code(), alerts, fault.explained(), |s, found| {
+        for trouble in s.certificate.iter().flat_map(|certificate| &certificate.troubles) {
+            if trouble.fault.code() == found.definition.code {
+                found.says(&trouble.message);
+            }
+        }
+    })
+}
+
+/// Conditions for which nothing has to be waited for.
+#[rustfmt::skip] // A table.
+pub(super) static IMMEDIATE: [Definition; 35] = [
+    notice("stopping",
+        "Somebody stops the service; PillarboxDown fires if it stays away",
+        "The service is stopping: new messages are refused", "Wait for its next start",
+        |s, found| found.if_so(s.is_stopping),
+    ).not_ready(),
+    notice("draining",
+        "Somebody drains the node; the other nodes accept messages",
+        "An operator drains this node: after five seconds, in which load balancers notice, it accepts \
+         no new messages; it sends what it holds",
+        "Stop it once it holds none, or end the drain with: pillarbox node drain --undo NODE",
+        |s, found| if let Some(name) = &s.draining {
+            found.names(found.definition.meaning, "NODE", name);
+        },
+    ).not_ready(),
+    critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
+        "The store refuses writes: requests are answered with 503 and nothing is sent",
+        "Make room on the disk, or repair it; the store then goes on by itself",
+        |s, found| found.if_so(s.store == StoreHealth::Refusing),
+    ).not_ready(),
+    critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
+        "The store refuses writes now and then: some requests are answered with 503",
+        "Make room on the disk, or repair it: small writes may pass where large ones do not",
+        |s, found| found.if_so(s.store == StoreHealth::Writable && s.has_store_failed),
+    ),
+    critical("data_file_lost", Rules(&["PillarboxDataFileLost"]),
+        "The data file is gone, replaced or written over: new messages are refused with 503",
+        "Save what the service holds with: pillarbox backup FILE. Do not restart it before",
+        |s, found| if let Some((what, advice)) = s.store.file_loss() {
+            let message = format!("New messages are refused with 503, because {what}");
+            found.advises(message, advice.to_owned());
+        },
+    ).not_ready(),
+    paused(Cause::Unreachable),
+    paused(Cause::QuotaExhausted),
+    paused(Cause::AccountPaused),
+    paused(Cause::SetupFault),
+    paused(Cause::ClockWrong),
+    entry(Warning, Cause::Unreachable.code(),
+        Alerts::None("PillarboxSendingPaused fires if it lasts for a minute"),
+        Cause::Unreachable.explained(),
+        |s, found| if is_unanswered(s) {
+            sending_paused(s, found);
+        },
+    ),
+    notice("starting",
+        "It is over within 20 seconds, or another condition takes its place",
+        "AWS has not answered yet whether the credentials are good", "Wait a few seconds",
+        |s, found| found.if_so(s.account == AccountCheck::Unasked),
+    ).not_ready(),
+    account(Critical, AccountFault::CredentialsMissing, CREDENTIALS_ALERT),
+    account(Critical, AccountFault::CredentialsRefused, CREDENTIALS_ALERT),
+    account(Critical, AccountFault::ClockWrong, CREDENTIALS_ALERT),
+    account(Warning, AccountFault::AccessDenied, Rules(&["PillarboxAccountAccessDenied"])),
+    account(Critical, AccountFault::CredentialsMissing, CREDENTIALS_ALERT).not_ready(),
+    account(Critical, AccountFault::CredentialsRefused, CREDENTIALS_ALERT).not_ready(),
+    account(Critical, AccountFault::ClockWrong, CREDENTIALS_ALERT).not_ready(),
+    warning("queue_full", QUEUE_ALERT,
+        "The queue is full: new messages are refused with 503 QueueFull",
+        QUEUE_ADVICE,
+        |s, found| found.if_so(fill(s) == Fill::Full),
+    ),
+    warning("queue_nearly_full", QUEUE_ALERT,
+        "The queue is nearly full: large messages may be refused with 503 QueueFull",
+        QUEUE_ADVICE,
+        |s, found| found.if_so(fill(s) == Fill::NearlyFull && s.sending.full_for.is_empty()),
+    ),
+    warning("queue_share_full", QUEUE_ALERT,
+        "The queue is full for an organisation: its new messages are refused with 503 QueueFull",
+        QUEUE_ADVICE,
+        |s, found| if fill(s) != Fill::Full && !s.sending.full_for.is_empty() {
+            let names: Vec<_> = s.sending.full_for.iter().map(|id| s.name(*id)).collect();
+            let names = names.join(", ");
+            found.says(format!(
+                "The queue is full for {names}: new messages are refused with 503 QueueFull"));
+        },
+    ),
+    warning("clock_jumped", Rules(&["PillarboxClockJumped"]),
+        "The wall clock is in doubt: nothing is purged and no idempotency key expires",
+        "Set the clock right; on PostgreSQL, the database's. If it is right, confirm it: \
+         pillarbox clock confirm",
+        |s, found| if let Some(jump) = &s.clock_jump {
+            found.says(format!(
+                "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
+                jump.since));
+        },
+    ),
+    warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
+        "All calls for an organisation fail, and others do not; its messages wait",
+        "They are tried one at a time. See what it sends: pillarbox message list --status \
+         queued --org ORG",
+        |s, found| for (id, message) in &s.sending.paused_organisations {
+            let name = s.name(*id);
+            let message = format!(
+                "All calls for {name} fail ({message}), and others do not; its messages wait");
+            found.names(message, "ORG", &name);
+        },
+    ),
+    warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
+        "The provider refused five messages of an organisation in a row in the same words; \
+         such messages wait until one of it is accepted",
+        "Put right what it says, or cancel: pillarbox message list --status queued --org ORG",
+        |s, found| for (id, said) in &s.sending.held_refusals {
+            let (name, said) = (s.name(*id), without_full_stop(said));
+            let message = format!(
+                "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
+                 wait");
+            found.names(message, "ORG", &name);
+        },
+    ),
+    warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
+        "The provider does not take a sender's domain; its messages wait",
+        "Check it with: pillarbox domain check DOMAIN",
+        |s, found| for (id, domain, message) in &s.sending.paused_domains {
+            let name = s.name(*id);
+            let message = format!(
+                "The provider does not take {domain} of {name} ({message}); its messages wait");
+            found.names(message, "DOMAIN", domain);
+        },
+    ),
+    warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
+        "More than one call in twenty to the provider takes over 2.5 seconds",
+        "Check the network, and the AWS Health Dashboard",
+        |s, found| {
+            let recent = &s.sending.recent_calls;
+            if recent.are_slow() {
+                found.says(format!(
+                    "{} of {} calls to the provider took over {} seconds{LATELY_SAID}",
+                    recent.slow, recent.calls, recent_calls::SLOW.as_secs_f64()));
+            }
+        },
+    ),
+    warning("outcomes_unknown", Rules(&["PillarboxOutcomesUnknown"]),
+        "Calls got no answer, or a server's error: the provider may have the messages",
+        "Check the network to SES: such messages may be sent twice, or not, as \
+         sending.on_unknown says",
+        |s, found| {
+            let recent = &s.sending.recent_calls;
+            let got = [(recent.unanswered, "no answer"), (recent.unclear, "a server's error")];
+            let got = got.into_iter().filter(|(calls, _)| *calls > 0);
+            let got = got.map(|(calls, what)| format!("{} got {what}", several(calls, "call")));
+            let got = got.collect::<Vec<_>>().join(", ");
+            if !got.is_empty() {
+                found.says(format!(
+                    "{got}{LATELY_SAID}: it is not known whether the provider accepted these messages"));
+            }
+        },
+    ),
+    warning("unexpected_answers",
+        Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
+        "The provider answered calls with errors that do not blame the message, nor say more",
+        "See the messages: pillarbox message list --status queued. Check ses.endpoint",
+        |s, found| if !s.sending.unexpected_answers.is_empty() {
+            let names = s.sending.unexpected_answers.join(", ");
+            found.says(format!(
+                "The provider answered calls with errors that do not blame the message{LATELY_SAID}: \
+                 {names}"));
+        },
+    ),
+    warning("events_unavailable", Rules(&["PillarboxEventsUnavailable"]),
+        "Delivery events cannot be had; bounces and complaints suppress nobody meanwhile",
+        "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
+        |s, found| if let Some(trouble) = &s.events_trouble {
+            found.says(format!("Delivery events cannot be had: {trouble}"));
+        },
+    ),
+    certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
+    certificate(CertificateFault::Expires, CERTIFICATE_ALERT),
+    certificate(CertificateFault::Refused, Rules(&["PillarboxCertificateRefused"])),
+    warning("database_silent",
+        Alerts::None("The node uses another connection; if that does not help, \
+             PillarboxStoreRefusesWrites or an alert on what waits fires"),
+        "The database gave no answer in time by one connection of this node, now or in the last \
+         minute, though it answers by others",
+        "It is closed, and another one made. If this goes on, look for a process of the \
+         database that hangs (pg_stat_activity), and at what is between it and this machine",
+        |s, found| if !s.silent_connections.is_empty() {
+            found.says(format!(
+                "The database gave no answer in time by a connection for {}; the connection was \
+                 closed", s.silent_connections.join(", ")));
+        },
+    ),
+    notice("outcomes_unrecorded",
+        "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
+        "Outcomes of calls wait for the store",
+        "They are stored as soon as it takes writes; do not end the process before",
+        |s, found| if s.sending.unrecorded > 0 {
+            let outcomes = s.sending.unrecorded;
+            found.says(format!("{outcomes} outcomes of calls wait for the store"));
+        },
+    ),
+];
+
+/// Conditions that take an answer of the store, or a look at the process or back in time. None of
+/// them keeps the service from its work.
+#[rustfmt::skip] // A table.
+pub(super) static OBSERVED: [Definition; 25] = [
+    warning("queue_filling", QUEUE_ALERT,
+        "The queue, or an organisation's share of it, fills up",
+        "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
+         sending.max_pending_bytes",
+        |s, found| {
+            let share = s.sending.greatest_share;
+            let used = ratio(s.sending.pending.bytes as u64, s.sending.max_pending_bytes as u64)
+                .max(share);
+            if used > NEAR_LIMIT && fill(s) == Fill::Room && share < 1.0 {
+                found.says(format!(
+                    "The queue, or an organisation's share of it, has used {:.0} % of its memory",
+                    used * 100.0));
+            }
+        },
+    ),
+    warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
+        "Documents of the provider could not be read in full, and are kept as dead letters",
+        "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
+         what else writes to the queue; then clear them: pillarbox dead-letter clear",
+        |s, found| {
+            let letters = s.stored.backlog.map_or(0, |backlog| backlog.dead_letters);
+            if letters > 0 {
+                let newest = s.stored.newest_letter.as_deref();
+                found.says(format!(
+                    "{} of the provider could not be read in full, and {} kept{}",
+                    several(letters, "document"),
+                    if letters == 1 { "is" } else { "are" },
+                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"))
+                ));
+            }
+        },
+    ),
+    warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
+        "An endpoint does not take events: the last attempts failed; they are repeated",
+        "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
+        |s, found| {
+            let failing = s.endpoints.iter().filter(|(webhook, status)| {
+                webhook.state == WebhookState::Active && status.is_failing()
+            });
+            for (webhook, status) in failing.take(MAX_WEBHOOKS_TOLD) {
+                let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
+                let answer = status.last.as_ref().map_or("no answer", |last| &last.answer);
+                let message = format!("Endpoint {id} of {name} does not take events ({answer})");
+                found.names(message, "ID", &id);
+            }
+        },
+    ),
+    warning("webhook_gone", Rules(&["PillarboxWebhookGone"]),
+        "An endpoint answered that it wants no more events: it is paused, and they wait",
+        "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
+         pillarbox webhook remove ID",
+        |s, found| {
+            let gone = s.endpoints.iter().filter_map(|(webhook, _)| match webhook.state {
+                WebhookState::Paused { by: PausedBy::Endpoint, since } => Some((webhook, since)),
+                WebhookState::Paused { by: PausedBy::Operator, .. } | WebhookState::Active => None,
+            });
+            for (webhook, since) in gone.take(MAX_WEBHOOKS_TOLD) {
+                let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
+                let message = format!(
+                    "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
+                found.names(message, "ID", &id);
+            }
+        },
+    ),
+    notice("tracking_not_overridden",
+        "It follows from ses.tracking_override, and from the endpoint alone",
+        "Messages do not turn open and click tracking off: SES may rewrite links",
+        "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
+        |s, found| match s.tracking {
+            TrackingOverride::Never => found.says(found.definition.meaning),
+            TrackingOverride::Auto if s.went_without_override => found.says(
+                "The endpoint does not know ConfigurationOverrides, so messages go without it: SES \
+                 rewrites links and adds a pixel if the account or the configuration set asks for \
+                 it"),
+            TrackingOverride::Always | TrackingOverride::Auto => {}
+        },
+    ),
+    warning("rows_damaged", Rules(&["PillarboxRowsDamaged"]),
+        "Rows of the data file cannot be read",
+        "See them with: pillarbox status. Check the disk, then restore a backup, or add \
+         again what is missing",
+        |s, found| {
+            // Recipients' addresses are not for this page.
+            if let Some(first) = s.damaged.first() {
+                let rows = several(s.damaged.len() as u64, "row");
+                found.says(format!(
+                    "{rows} of the data file cannot be read, the first in table {}: {} ({})",
+                    first.table, first.id, first.reason));
+            }
+        },
+    ),
+    warning("quota_low", Rules(&["PillarboxQuotaLow"]),
+        "Less than a tenth of the account's daily quota is left",
+        "Find out who sends more than usual; ask AWS for a higher quota",
+        |s, found| if let Some(quota) = s.sending.quota
+            && quota.left < quota.max * QUOTA_LOW
+        {
+            found.says(format!("{:.0} recipients are left of the account's daily quota of {:.0}",
+                quota.left.max(0.0), quota.max));
+        },
+    ),
+    warning("connections_near_limit", LIMIT_ALERT,
+        "More than four fifths of max_connections are open, of HTTP and SMTP together",
+        "See who opens them; raise max_connections and the limit of open files together",
+        |s, found| {
+            let (open, max) = (s.connections.http + s.connections.smtp, s.connections.max);
+            if ratio(open as u64, max as u64) > NEAR_LIMIT {
+                found.says(format!("{open} of {max} client connections are open"));
+            }
+        },
+    ),
+    warning("files_near_limit", LIMIT_ALERT,
+        "More than four fifths of the process's file descriptors are open",
+        "See who opens connections; raise the limit of open files (LimitNOFILE)",
+        |s, found| if let Some((open, max)) = s.process.open_descriptors.zip(s.process.max_descriptors)
+            && ratio(open, max) > NEAR_LIMIT
+        {
+            found.says(format!("{open} of {max} file descriptors are open"));
+        },
+    ),
+    warning("node_silent", Rules(&["PillarboxNodeSilent"]),
+        "Another node has given no sign of life for 20 seconds; the other nodes go on",
+        "Start it again; its messages fail once cluster.dead_after is over. If its machine \
+         is gone for good: pillarbox node forget NODE",
+        |s, found| for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
+            if let NodeState::Silent(since) = node.state {
+                let (name, seconds) = (&node.name, since.as_secs());
+                let message = format!("Node {name} has given no sign of life for {seconds} seconds");
+                found.names(message, "NODE", name);
+            }
+        },
+    ),
+    warning("standby_lost", Rules(&["PillarboxStandbyLost"]),
+        "Commits no longer wait for a standby: if the database's machine is lost, accepted \
+         messages are lost with it",
+        "Bring the standby back. synchronous_standby_names of the primary names it again then",
+        |s, found| found.if_so(s.database.as_ref().is_some_and(|one| one.standby == Standby::Lost)),
+    ),
+    warning("clocks_differ", Rules(&["PillarboxClocksDiffer"]),
+        "This machine's clock and the database's differ by more than 5 seconds",
+        "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
+         AWS refuses calls of a machine whose clock is wrong by more than five minutes",
+        |s, found| {
+            let offset = s.database.as_ref().map_or(0, |database| database.clock_offset_millis);
+            let apart = Duration::from_millis(offset.unsigned_abs());
+            if apart > CLOCKS_DIFFER {
+                let ahead = if offset < 0 { "ahead of" } else { "behind" };
+                let apart = apart.as_secs_f64();
+                found.says(format!(
+                    "This machine's clock is {apart:.1} seconds {ahead} the database's"));
+            }
+        },
+    ),
+    warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
+        "The process ended before it sent messages; that mail has failed",
+        "List it: pillarbox message list --status failed. Its senders have to post it again \
+         with new keys. Then run: pillarbox status --acknowledge",
+        |s, found| if let Ok(Some(lost)) = s.stored.lost {
+            found.says(format!(
+                "The process ended before it sent {}, last at {}; that mail has failed",
+                several(lost.messages, "message"), lost.last_at));
+        },
+    ),
+    warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
+        "Bodies of an earlier process cannot be used; their messages have failed",
+        "If a newer version made them, install it again. Otherwise give them up, so that those \
+         of this process can be kept: pillarbox bodies drop",
+        |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
+            found.says(format!(
+                "Bodies of an earlier process cannot be used: {why}; their messages have failed"));
+        },
+    ),
+    notice("queue_lowered",
+        "It follows from the configuration and the memory limit alone",
+        "The memory limit of the service's cgroup leaves less for pending messages than \
+         sending.max_pending_bytes",
+        "Raise MemoryMax= of pillarbox.service and pillarbox.slice, or lower \
+         sending.max_pending_bytes, max_reading_bytes or max_writing_bytes",
+        |s, found| {
+            let (max, configured) = (s.sending.max_pending_bytes, s.configured_pending_bytes);
+            if max < configured {
+                found.says(format!(
+                    "The memory limit of the service's cgroup leaves {} MiB for pending messages, \
+                     and sending.max_pending_bytes says {}", max >> 20, configured >> 20));
+            }
+        },
+    ),
+    warning("purge_behind", Rules(&["PillarboxPurgeBehind"]),
+        "Records are kept for longer than 90 days",
+        "See the log for why the purge waits: a clock in doubt, or a full disk",
+        |s, found| {
+            let limit = RECORD_RETENTION + PURGE_SLACK;
+            found.if_so(s.stored.oldest.is_some_and(|oldest| oldest.is_past(limit, s.at)));
+        },
+    ),
+    critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
+        "Messages wait, and none was sent for 15 minutes",
+        "See why: pillarbox message list --status queued",
+        |s, found| found.if_so(s.recent.is_stuck),
+    ),
+    warning("internal_errors", Rules(&["PillarboxInternalErrors"]),
+        "Requests failed by a fault in the service",
+        "Look for errors in the log, and report them with the request id",
+        |s, found| if s.recent.totals.internal_errors > 0 {
+            let requests = several(s.recent.totals.internal_errors, "request");
+            found.says(format!("{requests} failed by a fault in the service{LATELY_SAID}"));
+        },
+    ),
+    warning("task_failed", Rules(&["PillarboxTaskFails"]),
+        "A background task failed by a fault in the service; it begins again by itself",
+        "Look for errors in the log, and report them. If it fails again and again, restart the \
+         service: pillarbox restart",
+        |s, found| for one in &s.task_faults {
+            if let Some(fault) = &one.recent {
+                found.says(format!(
+                    "The background task {} failed {} since the start, and begins again ({fault})",
+                    one.task,
+                    several(one.count, "time"),
+                ));
+            }
+        },
+    ),
+    warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
+        "Requests were refused with 503 QueueFull",
+        "A memory limit, or an organisation's share of one, is used up. If the queue has \
+         room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
+         max_writing_bytes)",
+        |s, found| if s.recent.totals.refused_for_room > 0 {
+            let requests = several(s.recent.totals.refused_for_room, "request");
+            found.says(format!("503 QueueFull was the answer to {requests}{LATELY_SAID}"));
+        },
+    ),
+    warning("commits_slow", Rules(&["PillarboxCommitsSlow"]),
+        "More than one commit in a hundred takes over half a second",
+        "The disk is slow or shared, and every acceptance waits for it: see what else uses \
+         it",
+        |s, found| {
+            let slow = s.recent.totals.slow_commits;
+            if slow >= FEW && slow * SLOW_COMMIT_ONE_IN > s.recent.totals.commits {
+                found.says(format!("{slow} commits took over half a second{LATELY_SAID}"));
+            }
+        },
+    ),
+    warning("throttled", Rules(&["PillarboxThrottled"]),
+        "SES throttles more than one call in twenty",
+        "Something else sends from the same account, or sending.max_rate is above what it \
+         allows",
+        |s, found| {
+            let (throttled, calls) = (s.recent.totals.throttled, s.recent.totals.calls);
+            if throttled >= FEW && throttled * THROTTLED_ONE_IN > calls {
+                found.says(format!("SES throttled {throttled} of {calls} calls{LATELY_SAID}"));
+            }
+        },
+    ),
+    warning("messages_failed", Rules(&["PillarboxMessagesFail"]),
+        "Messages failed", "See why: pillarbox message list --status failed --org ORG",
+        |s, found| {
+            let mut failed: Vec<_> =
+                s.recent.failed.iter().filter(|(_, count)| *count > 0).collect();
+            failed.sort_by_key(|(_, count)| Reverse(*count));
+            let Some((worst, _)) = failed.first() else { return };
+            let all = failed.iter().map(|(_, count)| count).sum();
+            let others = match failed.len() - 1 {
+                0 => String::new(),
+                1 => " and another organisation".to_owned(),
+                others => format!(" and {others} other organisations"),
+            };
+            let messages = several(all, "message");
+            found.names(format!("{messages} of {worst}{others} failed{LATELY_SAID}"), "ORG", worst);
+        },
+    ),
+    warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
+        "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
+         above half of SES's limit of 5 %",
+        "Its list is old or its sign-up unchecked. To stop it, revoke its key",
+        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+            if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
+                     accounts from 5 % on"));
+            }
+        },
+    ),
+    warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
+        "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
+         recipients, are above half of SES's limit of 0.1 %",
+        "Find out what it sends, and to whom. To stop it, revoke its key",
+        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+            if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours was complained about; SES \
+                     reviews accounts from 0.1 % on"));
+            }
+        },
+    ),
+];
+
+fn fill(s: &Snapshot) -> Fill {
+    Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)
+}
+
+/// The part of a limit that is in use.
+#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+fn ratio(used: u64, max: u64) -> f64 {
+    used as f64 / max as f64
+}

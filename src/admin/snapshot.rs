@@ -1,0 +1,398 @@
+//! The running service at one moment. Metrics, the page, `status`, the conditions and the
+//! supervisor's line are views of it. Must not know how any of them prints it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::REMOVED_MARK;
+use crate::admin::bodies::Bodies;
+use crate::admin::process::Process;
+use crate::clock::{Clock, Jump};
+use crate::dispatch::SendingStatus;
+use crate::domain::attempt::TrackingOverride;
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::Webhook;
+use crate::http::connections::Closed;
+use crate::http::tls::CertificateTrouble;
+use crate::organisation_counts::OrganisationCounts;
+use crate::quota::AccountCheck;
+use crate::store::{
+    DamagedRow, DatabaseStatus, EventBacklog, FileLoss, Health, LostMessages, NodeStatus, Store,
+    StoreError,
+};
+use crate::webhooks::EndpointStatus;
+
+/// Organisations with counts of their own where counts are printed: those that were added first.
+/// The others are counted together, so that the number of series stays bounded.
+const MAX_ORGANISATIONS: usize = 200;
+/// Name of the others. No organisation can have it.
+const OTHERS: &str = "(others)";
+
+/// The running service at one moment.
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
+pub struct Snapshot {
+    /// The moment, by the service's clock.
+    pub at: Timestamp,
+    /// True once new messages are refused because the service stops.
+    pub is_stopping: bool,
+    /// Name of this node, if an operator drains it.
+    pub draining: Option<String>,
+    /// Whether the store takes writes.
+    pub store: StoreHealth,
+    /// True if a commit failed within [`STORE_FAILED`](crate::admin::conditions::STORE_FAILED).
+    pub has_store_failed: bool,
+    /// Purposes of connections on which the database gave no answer in time.
+    pub silent_connections: Vec<&'static str>,
+    /// Sending.
+    pub sending: SendingStatus,
+    /// Time for which the provider has taken no messages.
+    pub impaired_for: Option<Duration>,
+    /// Check of the AWS credentials.
+    pub account: AccountCheck,
+    /// Doubt of the clock.
+    pub clock_jump: Option<Jump>,
+    /// Reason why no delivery events can be received.
+    pub events_trouble: Option<String>,
+    /// Delivery events that were received; `None` if nothing brings any.
+    pub taken_in: Option<TakenIn>,
+    /// Certificate of the client listeners, if they speak TLS.
+    pub certificate: Option<CertificateState>,
+    /// Names of the organisations.
+    pub names: BTreeMap<OrganisationId, String>,
+    /// Answers of the store.
+    pub stored: Stored,
+    /// Rows that cannot be read.
+    pub damaged: Vec<DamagedRow>,
+    /// Size of the data file, in bytes. Metrics alone ask for it, because a disk may hang.
+    pub file_bytes: Option<u64>,
+    /// Bytes in the journal that are not in the data file yet.
+    pub journal_bytes: u64,
+    /// True if several nodes may use the store.
+    pub is_shared: bool,
+    /// Nodes on the database; none if the store is a file.
+    pub nodes: Vec<NodeStatus>,
+    /// The database, if the store is on one.
+    pub database: Option<DatabaseStatus>,
+    /// Counts of each organisation since the start. One that nothing was counted of has them too, so
+    /// that its first message shows as an increase.
+    pub organisations: BTreeMap<OrganisationId, OrganisationCounts>,
+    /// Counts of the process since its start.
+    pub totals: Totals,
+    /// Growth of counts in the last minutes and the last day.
+    pub recent: Recent,
+    /// Faults of each background task.
+    pub task_faults: Vec<TaskFaults>,
+    /// Endpoints of webhooks.
+    pub endpoints: Vec<(Webhook, EndpointStatus)>,
+    /// Bodies of pending messages.
+    pub bodies: Option<Bodies>,
+    /// `sending.max_pending_bytes`, in bytes. The memory limit may lower what is in effect.
+    pub configured_pending_bytes: usize,
+    /// `ses.tracking_override`.
+    pub tracking: TrackingOverride,
+    /// True if the last message went without the override, because the endpoint does not know it.
+    pub went_without_override: bool,
+    /// Client connections.
+    pub connections: Connections,
+    /// The process.
+    pub process: Process,
+    /// Start of the process, in seconds since the Unix epoch.
+    pub started: f64,
+}
+
+/// Faults of a background task since the start.
+#[derive(Debug, Clone)]
+pub struct TaskFaults {
+    /// Name of the task.
+    pub task: &'static str,
+    /// Number of faults.
+    pub count: u64,
+    /// The last one, if it was within [`LATELY`](crate::admin::conditions::LATELY).
+    pub recent: Option<String>,
+}
+
+/// Whether the store takes writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StoreHealth {
+    /// It does.
+    #[default]
+    Writable,
+    /// The last commit failed and none has succeeded since.
+    Refusing,
+    /// There is no data file at its path.
+    FileGone,
+    /// There is another data file at its path.
+    FileReplaced,
+    /// Another process wrote over the data file.
+    FileWrittenOver,
+}
+
+impl StoreHealth {
+    /// What became of the data file, and what to do; `None` if it is in its place.
+    pub const fn file_loss(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Writable | Self::Refusing => None,
+            Self::FileGone => Some((
+                "the data file is gone",
+                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
+                 the service: it puts a copy of what it holds in the place of the file",
+            )),
+            Self::FileReplaced => Some((
+                "the data file is another than the one that the service has open",
+                "If the right one was moved, put it back. Otherwise run: pillarbox backup FILE, \
+                 stop the service, then run: pillarbox restore FILE --replace",
+            )),
+            Self::FileWrittenOver => Some((
+                "another process has written over the data file",
+                "What it held is lost, and outcomes of messages cannot be stored. Stop the service, \
+                 then restore the newest backup: pillarbox restore FILE --replace",
+            )),
+        }
+    }
+}
+
+impl From<Health> for StoreHealth {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Writable => Self::Writable,
+            Health::Refusing => Self::Refusing,
+            Health::FileLost(FileLoss::Gone) => Self::FileGone,
+            Health::FileLost(FileLoss::Replaced) => Self::FileReplaced,
+            Health::FileLost(FileLoss::WrittenOver) => Self::FileWrittenOver,
+        }
+    }
+}
+
+/// What the running service took in since its start, repeats included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenIn {
+    /// The provider accepted a message.
+    pub send: u64,
+    /// The recipient's server accepted it.
+    pub delivery: u64,
+    /// It came back.
+    pub bounce: u64,
+    /// The recipient called it unwanted.
+    pub complaint: u64,
+    /// SES accepted it, then refused to send it on.
+    pub reject: u64,
+    /// The recipient's server does not take it for now.
+    pub delivery_delay: u64,
+    /// Of a type that is dropped.
+    pub ignored: u64,
+    /// Of those above, the ones about messages that are not known, or not yet.
+    pub unmatched: u64,
+    /// Of those above, the ones that name another organisation than the message's own.
+    pub foreign: u64,
+    /// Not readable.
+    pub unreadable: u64,
+    /// How long ago the last readable one came; `None` before the first.
+    pub seconds_since_last: Option<u64>,
+    /// Why none can be had now, where that is so.
+    pub trouble: Option<String>,
+}
+
+/// Certificate of the client listeners.
+#[derive(Debug, Clone, Default)]
+pub struct CertificateState {
+    /// Its end, if it has one.
+    pub expires_at: Option<Timestamp>,
+    /// Latest time to renew it.
+    pub renew_by: Option<Timestamp>,
+    /// True while newer files cannot be used.
+    pub is_refused: bool,
+    /// Faults, now or soon.
+    pub troubles: Vec<CertificateTrouble>,
+}
+
+/// Client connections.
+#[derive(Debug, Clone, Default)]
+pub struct Connections {
+    /// Open ones of HTTP.
+    pub http: usize,
+    /// Open ones of SMTP submission.
+    pub smtp: usize,
+    /// Most of both together: `max_connections`.
+    pub max: usize,
+    /// Open ones of HTTP without a valid key.
+    pub keyless: usize,
+    /// Those without a key that were closed to have room, by the reason's place in [`Closed::ALL`].
+    pub closed: [u64; Closed::ALL.len()],
+}
+
+/// Counts of the process since its start, or their growth.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages accepted.
+    pub accepted: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Requests refused with `QueueFull`.
+    pub refused_for_room: u64,
+    /// Requests that failed by a fault in the service.
+    pub internal_errors: u64,
+    /// Finished calls to the provider.
+    pub calls: u64,
+    /// Their time, in microseconds.
+    pub call_micros: u64,
+    /// Those that were throttled.
+    pub throttled: u64,
+    /// Commits.
+    pub commits: u64,
+    /// Those that took over half a second.
+    pub slow_commits: u64,
+}
+
+impl Totals {
+    /// Growth since an earlier moment.
+    #[must_use]
+    pub const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            accepted: self.accepted - earlier.accepted,
+            refused: self.refused - earlier.refused,
+            refused_for_room: self.refused_for_room - earlier.refused_for_room,
+            internal_errors: self.internal_errors - earlier.internal_errors,
+            calls: self.calls - earlier.calls,
+            call_micros: self.call_micros - earlier.call_micros,
+            throttled: self.throttled - earlier.throttled,
+            commits: self.commits - earlier.commits,
+            slow_commits: self.slow_commits - earlier.slow_commits,
+        }
+    }
+}
+
+/// Growth of counts within a window.
+#[derive(Debug, Clone, Default)]
+pub struct Recent {
+    /// True if messages wait and none was sent for
+    /// [`STUCK`](crate::admin::conditions::STUCK).
+    pub is_stuck: bool,
+    /// Growth in the last minutes.
+    pub totals: Totals,
+    /// Messages that failed in the last minutes, by organisation.
+    pub failed: Vec<(String, u64)>,
+    /// Growth in the last day, by organisation.
+    pub day: Vec<NamedCounts>,
+}
+
+/// Answers of the store to questions that may take long. What it could not tell is `None`.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Reports of the provider that wait.
+    pub backlog: Option<EventBacklog>,
+    /// Id and reason of the newest document that could not be read.
+    pub newest_letter: Option<String>,
+    /// Messages whose body was lost, if there are any.
+    pub lost: Result<Option<LostMessages>, StoreError>,
+    /// Time of the oldest record, if there is one.
+    pub oldest: Option<Timestamp>,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        Self {
+            backlog: None,
+            newest_letter: None,
+            lost: Err(StoreError::Unavailable),
+            oldest: None,
+        }
+    }
+}
+
+impl Stored {
+    /// Asks the store. The newest unreadable document is looked up only if their number differs from
+    /// that of the answers `before`, because the store reads all of them.
+    pub async fn ask(store: &Store, clock: &Clock, before: &Self) -> Self {
+        const ID_CHARS: usize = 12;
+        let window_now = clock.window_time();
+        let backlog = store.event_backlog().await.ok();
+        let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
+        let newest_letter = match number(backlog) {
+            0 => None,
+            now if now == number(before.backlog) => before.newest_letter.clone(),
+            _ => {
+                let letters = store.dead_letters(1).await.unwrap_or_default();
+                let newest = letters.first();
+                newest.map(|newest| format!("{:.ID_CHARS$}: {}", newest.id(), newest.reason))
+            }
+        };
+        Self {
+            backlog,
+            newest_letter,
+            lost: store.lost_messages(window_now.now()).await,
+            oldest: store.oldest(window_now).await.ok().flatten(),
+        }
+    }
+}
+
+/// Counts of an organisation, or of the others together, which have no number.
+#[derive(Debug, Clone)]
+pub struct NamedCounts {
+    /// Its number.
+    pub id: Option<OrganisationId>,
+    /// Its name, as it is printed.
+    pub name: String,
+    /// Its counts.
+    pub counts: OrganisationCounts,
+}
+
+impl Snapshot {
+    /// Returns the name of an organisation, or the marked number of one that was removed.
+    pub fn name(&self, id: OrganisationId) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| format!("{REMOVED_MARK}{}", id.0))
+    }
+
+    /// Returns the organisations' counts as they are printed, those beyond the limit as one.
+    pub fn organisations(&self) -> Vec<NamedCounts> {
+        let mut all = self.organisations.iter();
+        let own = all.by_ref().take(MAX_ORGANISATIONS);
+        let mut printed: Vec<_> = own
+            .map(|(&id, &counts)| NamedCounts { id: Some(id), name: self.name(id), counts })
+            .collect();
+        let others = all.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
+        printed.extend(others.map(|counts| NamedCounts {
+            id: None,
+            name: OTHERS.to_owned(),
+            counts,
+        }));
+        printed
+    }
+
+    /// Returns the sum of a count over all organisations.
+    pub fn sum(&self, count: impl Fn(&OrganisationCounts) -> u64) -> u64 {
+        self.organisations.values().map(count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn organisations_beyond_the_limit_are_printed_as_one() {
+        let accepted = |accepted| OrganisationCounts { accepted, ..OrganisationCounts::default() };
+        let mut snapshot = Snapshot::default();
+        for number in 1..=200 {
+            snapshot.organisations.insert(OrganisationId(number), accepted(1));
+        }
+        snapshot.names.insert(OrganisationId(1), "acme".to_owned());
+        let printed = snapshot.organisations();
+        assert_eq!(printed.len(), 200);
+        assert_eq!((&*printed[0].name, &*printed[199].name), ("acme", "#200"));
+        for number in 201..=205 {
+            snapshot.organisations.insert(OrganisationId(number), accepted(u64::from(number)));
+        }
+        let printed = snapshot.organisations();
+        assert_eq!(printed.len(), 201);
+        let others = &printed[200];
+        assert_eq!((others.id, &*others.name), (None, "(others)"));
+        assert_eq!(others.counts.accepted, (201..=205).sum::<u64>());
+        assert_eq!(snapshot.sum(|counts| counts.accepted), 200 + others.counts.accepted);
+    }
+}

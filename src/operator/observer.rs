@@ -1,0 +1,266 @@
+//! One snapshot a second of the running service, made once for however many look; and more of them
+//! for whoever cannot wait for the next.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::admin::conditions::{self, LATELY, STORE_FAILED};
+use crate::admin::live::{Cancelling, LiveView, Looking};
+use crate::admin::process::Process;
+use crate::admin::snapshot::{
+    CertificateState, Connections, Snapshot, Stored, TakenIn, TaskFaults, Totals,
+};
+use crate::domain::attempt::ProblemKind;
+use crate::domain::event::EventType;
+use crate::domain::id::MessageId;
+use crate::domain::message::Cancellation;
+use crate::domain::time::Timestamp;
+use crate::events::metrics::DocumentType;
+use crate::http::connections::Closed;
+use crate::operator::Parts;
+use crate::operator::captured_mail::Catcher;
+use crate::operator::history::RecentHistory;
+use crate::operator::live::LiveUpdate;
+use crate::operator::trends::Trends;
+use crate::organisation_counts::OrganisationCounts;
+use crate::queue::{DrainForecast, Live, Pending, Selection};
+use crate::store::{DrainOrder, NodeLoad, SeenFrom};
+use crate::tasks::{Faults, Task};
+use crate::webhooks::Webhooks;
+
+const PERIOD: Duration = Duration::from_secs(1);
+/// Snapshots without a message after which other nodes may have this one's part of the pace.
+const IDLE_LOOKS: usize = 10;
+
+/// Maker of snapshots.
+#[derive(Debug)]
+pub struct Observer {
+    pub(super) parts: Parts,
+    pub(super) history: RecentHistory,
+    trends: Mutex<Trends>,
+    /// Answers of the store, when it was last asked.
+    stored: ArcSwap<Stored>,
+}
+
+impl Observer {
+    /// Observer of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            history: RecentHistory::new(parts.clock.now()),
+            trends: Mutex::new(Trends::new(Instant::now())),
+            stored: ArcSwap::default(),
+            parts,
+        }
+    }
+
+    /// Has the page show what a stand-in for the provider catches. The one that came first stays.
+    pub fn show_caught(&self, catcher: Arc<dyn Catcher>) {
+        let _ = self.parts.catcher.set(catcher);
+    }
+
+    /// Makes a snapshot a second for as long as it is polled, and tells those who watch.
+    pub(super) async fn run(self: Arc<Self>, told: watch::Sender<LiveUpdate>) {
+        let parts = &self.parts;
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before = (Instant::now(), self.whole());
+        let mut demand = Demand { idle_looks: IDLE_LOOKS };
+        loop {
+            ticks.tick().await;
+            let now = Instant::now();
+            self.ask_store().await;
+            let mut snapshot = self.whole();
+            self.history.look(snapshot.at, &snapshot.organisations());
+            self.trends().look(now, &snapshot);
+            let conditions = conditions::all(&snapshot);
+            let accepted = snapshot.totals.accepted > before.1.totals.accepted;
+            // Before the nodes are looked at: this one's line is of the same moment.
+            parts.store.say_load(NodeLoad {
+                pending: snapshot.sending.pending.messages as u64,
+                conditions: conditions.iter().map(|one| one.code.clone()).collect(),
+                demand: demand.look(&snapshot.sending.pending, accepted),
+            });
+            snapshot.nodes = parts.store.nodes();
+            let caught = parts.catcher.get().map(|catcher| catcher.total());
+            let passed = now - before.0;
+            told.send_modify(|told| told.take(&snapshot, &before.1, passed, &conditions, caught));
+            before = (now, snapshot);
+        }
+    }
+
+    /// Returns a snapshot, with new answers of the store.
+    pub(super) async fn observe(&self) -> Snapshot {
+        self.ask_store().await;
+        self.whole()
+    }
+
+    /// Returns what nothing has to be waited for: no answer of the store, no file.
+    pub fn immediate(&self) -> Snapshot {
+        let parts = &self.parts;
+        let (store, now) = (&parts.store, parts.clock.now());
+        let this = store.nodes().into_iter().find(|node| node.seen_from == SeenFrom::Itself);
+        let this = this.map_or_else(|| "NODE".to_owned(), |node| node.name);
+        let organisations = store.organisations().into_iter();
+        Snapshot {
+            at: now,
+            is_stopping: parts.intake.is_closed(),
+            draining: (*store.drains().borrow() == DrainOrder::Begin).then_some(this),
+            store: store.health().into(),
+            has_store_failed: store.metrics().has_failed_within(STORE_FAILED),
+            silent_connections: store.silent_connections(),
+            sending: parts.dispatcher.status(),
+            impaired_for: parts.dispatcher.impaired_for(),
+            account: parts.account.borrow().clone(),
+            clock_jump: parts.clock.jump(),
+            events_trouble: parts.events.trouble(),
+            certificate: parts.tls.as_ref().map(|tls| CertificateState {
+                expires_at: tls.expires_at(),
+                renew_by: tls.renew_by(),
+                is_refused: tls.is_refused(),
+                troubles: tls.troubles(now),
+            }),
+            names: organisations.map(|one| (one.id, one.name.as_str().to_owned())).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// Returns everything, with the last answers of the store.
+    fn whole(&self) -> Snapshot {
+        let parts = &self.parts;
+        let (store, ses) = (&parts.store, parts.dispatcher.provider());
+        let mut snapshot = Snapshot {
+            stored: Stored::clone(&self.stored.load()),
+            damaged: store.damaged(),
+            journal_bytes: store.journal_bytes(),
+            is_shared: store.is_shared(),
+            nodes: store.nodes(),
+            database: store.database(),
+            totals: self.totals(),
+            task_faults: Task::ALL.iter().map(|task| faults_of(*task)).collect(),
+            endpoints: parts.webhooks.all_statuses(),
+            bodies: Some(parts.bodies.show()),
+            configured_pending_bytes: parts.configured_pending_bytes.load(Ordering::Relaxed),
+            tracking: ses.tracking_override(),
+            went_without_override: ses.went_without_override(),
+            connections: Connections {
+                http: parts.clients.connections.count(),
+                smtp: parts.smtp.connections.count(),
+                max: parts.max_connections,
+                keyless: parts.connections.keyless(),
+                closed: Closed::ALL.map(|reason| parts.connections.closed(reason)),
+            },
+            process: Process::now(),
+            started: parts.started,
+            taken_in: parts.has_events.then(|| self.taken_in()),
+            ..self.immediate()
+        };
+        let named = snapshot.names.keys().map(|id| (*id, OrganisationCounts::default()));
+        snapshot.organisations = named.collect();
+        snapshot.organisations.extend(store.metrics().organisations.get());
+        snapshot.recent = self.trends().recent(&snapshot);
+        snapshot
+    }
+
+    fn totals(&self) -> Totals {
+        let (clients, store) = (&self.parts.clients, self.parts.store.metrics());
+        let sending = self.parts.dispatcher.metrics();
+        Totals {
+            accepted: clients.accepted.get(),
+            refused: clients.all_refused(),
+            refused_for_room: clients.refused("QueueFull"),
+            internal_errors: clients.refused("InternalError"),
+            calls: sending.calls(),
+            call_micros: sending.call_micros(),
+            throttled: sending.not_sent(ProblemKind::Throttled),
+            commits: store.commits(),
+            slow_commits: store.slow_commits(),
+        }
+    }
+
+    fn taken_in(&self) -> TakenIn {
+        let (events, now) = (&self.parts.events, self.parts.clock.now().unix_millis());
+        let metrics = events.metrics();
+        let documents = |event_type| metrics.documents(DocumentType::Event(event_type));
+        let since = |at: Timestamp| now.saturating_sub(at.unix_millis()) / 1_000;
+        TakenIn {
+            send: metrics.documents(DocumentType::Send),
+            delivery: documents(EventType::Delivery),
+            bounce: documents(EventType::Bounce),
+            complaint: documents(EventType::Complaint),
+            reject: documents(EventType::Reject),
+            delivery_delay: documents(EventType::DeliveryDelay),
+            ignored: metrics.documents(DocumentType::Other),
+            unmatched: metrics.unmatched.get(),
+            foreign: metrics.foreign.get(),
+            unreadable: metrics.documents(DocumentType::Unreadable),
+            seconds_since_last: events.last_event_at().map(since),
+            trouble: events.trouble(),
+        }
+    }
+
+    /// Asks the store, and keeps what it says for those who cannot wait for it.
+    async fn ask_store(&self) {
+        let before = self.stored.load_full();
+        let stored = Stored::ask(&self.parts.store, &self.parts.clock, &before).await;
+        self.stored.store(Arc::new(stored));
+    }
+
+    fn trends(&self) -> MutexGuard<'_, Trends> {
+        self.trends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveView for Observer {
+    fn snapshot(&self) -> Looking<'_> {
+        Box::pin(self.observe())
+    }
+
+    fn forecast_stop(&self) -> DrainForecast {
+        self.parts.dispatcher.forecast_stop()
+    }
+
+    fn webhooks(&self) -> Option<&Webhooks> {
+        Some(&self.parts.webhooks)
+    }
+
+    fn message(&self, id: MessageId) -> Option<Live> {
+        self.parts.bodies.queue.live(id)
+    }
+
+    fn count(&self, selection: &Selection) -> usize {
+        self.parts.bodies.queue.count(selection)
+    }
+
+    fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
+        Box::pin(async move { self.parts.dispatcher.cancel(&selection, why).await })
+    }
+}
+
+fn faults_of(task: Task) -> TaskFaults {
+    let Faults { count, last } = task.faults();
+    let recent = last.filter(|(at, _)| at.elapsed() < LATELY).map(|(_, fault)| fault);
+    TaskFaults { task: task.name(), count, recent }
+}
+
+/// Need of this node for the pace that all nodes share.
+struct Demand {
+    /// Snapshots since the last message.
+    idle_looks: usize,
+}
+
+impl Demand {
+    /// Looks at what is pending now, and at whether messages were accepted since the last look.
+    /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
+    /// within [`IDLE_LOOKS`].
+    fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
+        let is_busy = accepted || pending.messages > 0;
+        self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
+        let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
+        waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))
+    }
+}
