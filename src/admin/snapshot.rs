@@ -311,7 +311,11 @@ impl Stored {
     pub async fn ask(store: &Store, clock: &Clock, before: &Self) -> Self {
         const ID_CHARS: usize = 12;
         let window_now = clock.window_time();
-        let backlog = store.event_backlog().await.ok();
+        let now = window_now.now();
+        // At once: each may take long if the database does not answer.
+        let (backlog, lost, oldest) =
+            tokio::join!(store.event_backlog(), store.lost_messages(now), store.oldest(window_now));
+        let backlog = backlog.ok();
         let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
         let newest_letter = match number(backlog) {
             0 => None,
@@ -322,12 +326,7 @@ impl Stored {
                 newest.map(|newest| format!("{:.ID_CHARS$}: {}", newest.id(), newest.reason))
             }
         };
-        Self {
-            backlog,
-            newest_letter,
-            lost: store.lost_messages(window_now.now()).await,
-            oldest: store.oldest(window_now).await.ok().flatten(),
-        }
+        Self { backlog, newest_letter, lost, oldest: oldest.ok().flatten() }
     }
 }
 

@@ -11,7 +11,7 @@ use tracing::info;
 use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::conditions::{self, Condition};
 use crate::admin::live::LiveView;
-use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth, TakenIn};
+use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth, Stored, TakenIn};
 use crate::admin::{Admin, Call, Place, Refusal};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::detached_thread;
@@ -322,7 +322,10 @@ impl Call for Status {
         };
         let (store, clock) = (&admin.store, &admin.clock);
         let rows = store.damaged();
-        let lost = store.lost_messages(clock.window_time().now()).await.ok().flatten();
+        let stored = match &service {
+            Some((snapshot, ..)) => snapshot.stored.clone(),
+            None => Stored::ask(store, clock, &Stored::default()).await,
+        };
         let domains = store.domains();
         let mut status = ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -336,10 +339,10 @@ impl Call for Status {
                 rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect(),
             },
             clock_jump: clock.jump().map(ClockJump::from),
-            lost_messages: lost.map(LostMessages::from),
+            lost_messages: stored.lost.ok().flatten().map(LostMessages::from),
             sending: None,
             bodies: None,
-            events: Events { taken_in: None, stored: store.event_backlog().await.ok() },
+            events: Events { taken_in: None, stored: stored.backlog },
             conditions: Vec::new(),
             counts: Counts {
                 organisations: store.organisations().len(),
