@@ -7,20 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Admin, BodiesDrop, BodiesShow, Refusal};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
-
-/// Asks for the bodies.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BodiesShow {}
-
-/// Gives up the bodies of an earlier process that cannot be used.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BodiesDrop {}
 
 /// Bodies of pending messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,33 +121,20 @@ impl BodyFacts {
     }
 }
 
-impl Call for BodiesShow {
-    async fn answer(self, admin: &Admin) -> Result<Bodies, Refusal> {
-        Ok(facts(admin)?.show())
-    }
+pub(super) fn show(admin: &Admin, _: &BodiesShow) -> Result<Bodies, Refusal> {
+    Ok(admin.facts()?.bodies.show())
 }
 
-impl Call for BodiesDrop {
-    async fn answer(self, admin: &Admin) -> Result<BodiesDropped, Refusal> {
-        let facts = facts(admin)?;
-        if (facts.unreadable)().is_none() {
-            return Ok(BodiesDropped { dropped: false });
-        }
-        (facts.drop_unreadable)().map_err(|error| {
-            Refusal::new(format!(
-                "the service manager cannot be reached, so it still keeps the bodies: {error}. \
-                 Repeat the command"
-            ))
-        })?;
-        Ok(BodiesDropped { dropped: true })
+pub(super) fn drop_unreadable(admin: &Admin, _: &BodiesDrop) -> Result<BodiesDropped, Refusal> {
+    let facts = &admin.facts()?.bodies;
+    if (facts.unreadable)().is_none() {
+        return Ok(BodiesDropped { dropped: false });
     }
-}
-
-fn facts(admin: &Admin) -> Result<&BodyFacts, Refusal> {
-    match &admin.place {
-        Place::Service { facts: Some(facts), .. } => Ok(&facts.bodies),
-        Place::Service { facts: None, .. } | Place::File => {
-            Err(Refusal::new("no service runs, so no process has bodies; start it"))
-        }
-    }
+    (facts.drop_unreadable)().map_err(|error| {
+        Refusal::new(format!(
+            "the service manager cannot be reached, so it still keeps the bodies: {error}. \
+             Repeat the command"
+        ))
+    })?;
+    Ok(BodiesDropped { dropped: true })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Place, Refusal, domain_name};
+use crate::admin::{Admin, Examine, Refusal, domain_name};
 use crate::ses::error::CallError;
 use crate::ses::{SesClient, Skew};
 
@@ -20,14 +20,6 @@ mod events;
 const SKEW_WARNING: Duration = Duration::from_mins(1);
 /// AWS refuses requests that are signed further off ("Troubleshoot AWS Signature Version 4").
 const SKEW_REFUSED: Duration = Duration::from_mins(5);
-
-/// Examines a part of the set-up with the service's own credentials and clock.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Examine {
-    /// Which.
-    pub part: Part,
-}
 
 /// What is examined. Each part takes a few calls, which are made a second apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,20 +125,18 @@ impl EventRoute {
     }
 }
 
-impl Call for Examine {
-    async fn answer(self, admin: &Admin) -> Result<Examined, Refusal> {
-        let Place::Service { ses, facts: Some(facts), .. } = &admin.place else {
-            return Err(Refusal::new("no service runs that could be examined"));
-        };
-        let findings = match &self.part {
-            Part::Database => {
-                let (database, nodes) = (admin.store.database(), admin.store.nodes());
-                database.map_or_else(Vec::new, |database| database::findings(&database, &nodes))
-            }
-            part => Examiner::new(ses, &facts.events).examine(part).await?,
-        };
-        Ok(Examined { findings })
-    }
+pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined, Refusal> {
+    let findings = match &call.part {
+        Part::Database => {
+            let (database, nodes) = (admin.store.database(), admin.store.nodes());
+            database.map_or_else(Vec::new, |database| database::findings(&database, &nodes))
+        }
+        part => {
+            let ses = admin.ses("start it")?;
+            Examiner::new(ses, &admin.facts()?.events).examine(part).await?
+        }
+    };
+    Ok(Examined { findings })
 }
 
 impl<'a> Examiner<'a> {

@@ -18,8 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
-use crate::admin::identity::Identify;
-use crate::admin::{Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
+use crate::admin::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use crate::store::{Chunk, NotAChunk};
 
 /// How long an answer may take: SES's calls wait their turn, and a listing may read much.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::moment::moment;
-use crate::admin::{Admin, Call, MAX_PAGE, Place, Refusal, domain_name};
+use crate::admin::{
+    Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
+};
 use crate::dispatch::Cancelled;
 use crate::domain::event::Event;
 use crate::domain::id::{KeyId, MessageId};
@@ -19,65 +21,12 @@ use crate::queue::{Live, Selection, View};
 use crate::store::{Lister, MessageFilter};
 use crate::views::{DetailView, EventView, MessageView};
 
+/// The most messages that one command lists.
+pub(super) const MAX_LISTED: u64 = 100_000;
 /// The most messages that one call cancels by their ids.
 pub const MAX_MESSAGES: usize = 1_000;
 /// The longest text that is searched for, in characters.
 const MAX_SEARCH_CHARS: usize = 200;
-
-/// Shows a message with its events.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageShow {
-    /// Its identifier.
-    pub id: String,
-}
-
-/// Lists messages, newest first, a page at a time. What is not given excludes nothing.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MessageList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-    /// Only those with this status.
-    pub status: Option<String>,
-    /// Only those with this outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<String>,
-    /// Only those with this text in the address of a recipient, in any case.
-    pub recipient: Option<String>,
-    /// Only those from an address of this domain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sender_domain: Option<String>,
-    /// Only those with each of these words in the subject, in any case and order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
-    /// Only those accepted at this instant or after it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Only those accepted before this instant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
-    /// Only those accepted before this one.
-    pub before: Option<String>,
-    /// At most so many; a page has at most [`MAX_PAGE`].
-    pub limit: usize,
-}
-
-/// Cancels messages that are queued.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageCancel {
-    /// Which.
-    pub messages: QueuedMessages,
-}
-
-/// Counts the messages that [`MessageCancel`] would end or keep from another attempt.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageCount {
-    /// The messages.
-    pub messages: QueuedMessages,
-}
 
 /// Which queued messages are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,39 +145,29 @@ pub struct MessagesCounted {
     pub nodes_without_answer: Vec<String>,
 }
 
-impl Call for MessageShow {
-    async fn answer(self, admin: &Admin) -> Result<MessageShown, Refusal> {
-        let id = message_id(&self.id)?;
-        // Before the row: a message that is settled in between is shown as settled.
-        let (live, restarted_at) = match &admin.place {
-            Place::Service { live, facts, .. } => {
-                let bodies = facts.as_ref().map(|facts| &facts.bodies);
-                (live.message(id), bodies.and_then(|bodies| bodies.restarted_at(id)))
-            }
-            Place::File => (None, None),
-        };
-        let message =
-            admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
-                Refusal::new(format!(
-                    "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
-                 from acceptance"
-                ))
-            })?;
-        let events = admin.store.events(id).await?;
-        Ok(MessageShown {
-            timelines: timelines(&message.recipients, &events),
-            events: events.iter().map(EventView::from).collect(),
-            restarted_at: restarted_at.map(|at| at.to_string()),
-            view: admin.view(message, live.as_ref()),
-        })
-    }
+pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShown, Refusal> {
+    let id = message_id(&call.id)?;
+    // Before the row: a message that is settled in between is shown as settled.
+    let live = admin.live().and_then(|live| live.message(id));
+    let restarted_at = admin.facts().ok().and_then(|facts| facts.bodies.restarted_at(id));
+    let message = admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
+        Refusal::new(format!(
+            "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
+             from acceptance"
+        ))
+    })?;
+    let events = admin.store.events(id).await?;
+    Ok(MessageShown {
+        timelines: timelines(&message.recipients, &events),
+        events: events.iter().map(EventView::from).collect(),
+        restarted_at: restarted_at.map(|at| at.to_string()),
+        view: admin.view(message, live.as_ref()),
+    })
 }
 
-impl Call for MessageList {
-    async fn answer(self, admin: &Admin) -> Result<Messages, Refusal> {
-        let FoundMessages { messages, next, .. } = self.find(admin).await?;
-        Ok(Messages { messages, next })
-    }
+pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
+    let FoundMessages { messages, next, .. } = call.find(admin).await?;
+    Ok(Messages { messages, next })
 }
 
 impl MessageList {
@@ -236,10 +175,7 @@ impl MessageList {
     pub async fn find(self, admin: &Admin) -> Result<FoundMessages, Refusal> {
         let filter = self.filter(admin)?;
         let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.window_time());
-        let live = match &admin.place {
-            Place::Service { live, .. } => Some(Arc::clone(live)),
-            Place::File => None,
-        };
+        let live = admin.live().map(Arc::clone);
         let live = move |id| live.as_ref().and_then(|live| live.message(id));
         let (store, lister, window_now) = (&admin.store, Lister::Operators, now.clone());
         let listing = listing::list(store, lister, live, filter, limit, window_now, |all| all);
@@ -280,28 +216,27 @@ impl MessageList {
     }
 }
 
-impl Call for MessageCancel {
-    async fn answer(self, admin: &Admin) -> Result<MessagesCancelled, Refusal> {
-        if let Place::File = admin.place {
-            return Err(Refusal::new(
-                "no service runs, so no message is sent and there is nothing to cancel: bodies are \
-                 kept in memory only, and the next start fails what is still queued with \
-                 body_lost_on_restart",
-            ));
-        }
-        let selection = admin.selection(&self.messages)?;
-        let stopped = admin.cancel(selection, Cancellation::ByOperator).await?;
-        let Cancelled { cancelled, calls_under_way, not_pending } = stopped.sum;
-        let nodes_without_answer = stopped.silent;
-        Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
+pub(super) async fn cancel(
+    admin: &Admin,
+    call: MessageCancel,
+) -> Result<MessagesCancelled, Refusal> {
+    if admin.live().is_none() {
+        return Err(Refusal::new(
+            "no service runs, so no message is sent and there is nothing to cancel: bodies are \
+             kept in memory only, and the next start fails what is still queued with \
+             body_lost_on_restart",
+        ));
     }
+    let selection = admin.selection(&call.messages)?;
+    let stopped = admin.cancel(selection, Cancellation::ByOperator).await?;
+    let Cancelled { cancelled, calls_under_way, not_pending } = stopped.sum;
+    let nodes_without_answer = stopped.silent;
+    Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
 }
 
-impl Call for MessageCount {
-    async fn answer(self, admin: &Admin) -> Result<MessagesCounted, Refusal> {
-        let counted = admin.count_pending(&admin.selection(&self.messages)?).await?;
-        Ok(MessagesCounted { pending: counted.sum, nodes_without_answer: counted.silent })
-    }
+pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesCounted, Refusal> {
+    let counted = admin.count_pending(&admin.selection(&call.messages)?).await?;
+    Ok(MessagesCounted { pending: counted.sum, nodes_without_answer: counted.silent })
 }
 
 impl Admin {

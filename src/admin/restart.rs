@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
+use crate::admin::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
 use crate::body_store::ARENA_FORMAT;
 use crate::detached_thread;
 use crate::store::DATA_FORMAT;
@@ -37,16 +37,6 @@ const OF_THIS_PROCESS: [&str; 6] = [
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
 ];
-
-/// Has the service execute the installed program in its own place.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Restart {}
-
-/// Asks which program answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AskRunningProgram {}
 
 /// Program that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,44 +143,38 @@ impl Restarts {
     }
 }
 
-impl Call for AskRunningProgram {
-    async fn answer(self, admin: &Admin) -> Result<RunningProgram, Refusal> {
-        Ok(running_program(admin)?.0)
-    }
+pub(super) fn running(admin: &Admin, _: &AskRunningProgram) -> Result<RunningProgram, Refusal> {
+    Ok(running_program(admin)?.0)
 }
 
-impl Call for Restart {
-    async fn answer(self, admin: &Admin) -> Result<RestartBegun, Refusal> {
-        let (from, facts) = running_program(admin)?;
-        let restarts = &facts.restarts;
-        let check = check_installed_program().await?;
-        facts.judge(&check)?;
-        let (pending, _) = running_program(admin)?;
-        if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
-            return Err(Refusal::new(format!(
-                "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
-                 until they are sent, or stop the service, which sends what it can",
-                pending.pending_messages
-            )));
-        }
-        if restarts.asked.send_replace(true) {
-            return Err(Refusal::new("a restart is under way already"));
-        }
-        info!(version = check.version, "restarting: the installed program takes this one's place");
-        let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
-        Ok(RestartBegun { from, to_version: check.version, is_supervised })
+pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun, Refusal> {
+    let (from, facts) = running_program(admin)?;
+    let restarts = &facts.restarts;
+    let check = check_installed_program().await?;
+    facts.judge(&check)?;
+    let (pending, _) = running_program(admin)?;
+    if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
+        return Err(Refusal::new(format!(
+            "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
+             until they are sent, or stop the service, which sends what it can",
+            pending.pending_messages
+        )));
     }
+    if restarts.asked.send_replace(true) {
+        return Err(Refusal::new("a restart is under way already"));
+    }
+    info!(version = check.version, "restarting: the installed program takes this one's place");
+    let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    Ok(RestartBegun { from, to_version: check.version, is_supervised })
 }
 
 fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Refusal> {
-    let Place::Service { live, facts: Some(facts), .. } = &admin.place else {
-        return Err(Refusal::new("no service runs, so there is none to restart; start it"));
-    };
+    let facts = admin.facts()?;
     let program = RunningProgram {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         process: std::process::id(),
         start: facts.restarts.start.clone(),
-        pending_messages: live.sending().pending.messages,
+        pending_messages: admin.live().map_or(0, |live| live.sending().pending.messages),
     };
     Ok((program, facts))
 }

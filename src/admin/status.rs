@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::live::{Condition, LiveView};
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Acknowledge, Admin, ClockConfirm, Page, Place, Refusal, Status};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
@@ -25,26 +25,6 @@ use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
-
-/// Tells how the service is doing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Status {}
-
-/// Notes that an operator has seen the lost messages.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Acknowledge {}
-
-/// Tells the address of the operators' page, with what opens it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {}
-
-/// Takes the wall clock's time as right.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClockConfirm {}
 
 /// The address of the operators' page, with what opens it.
 #[derive(Clone, Serialize, Deserialize)]
@@ -405,83 +385,65 @@ pub struct ClockConfirmed {
     pub jump: Option<ClockJump>,
 }
 
-impl Call for Status {
-    async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
-        let (uptime_seconds, facts, conditions, sending) = match &admin.place {
-            Place::File => (None, None, Vec::new(), None),
-            Place::Service { live, started, facts, .. } => {
-                let uptime_seconds = started.elapsed().as_secs();
-                // Both within a moment: they must not contradict each other.
-                let (conditions, sending) = (live.conditions().await, admin.sending(live).await);
-                (Some(uptime_seconds), facts.as_ref(), conditions, Some(sending))
-            }
-        };
-        let domains = admin.store.domains();
-        Ok(ServiceStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_seconds,
-            client_address: facts.map(|facts| facts.clients),
-            bodies: facts.map(|facts| facts.bodies.show()),
-            smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
-            certificate: admin.certificate(),
-            store: admin.store.health().into(),
-            damaged: admin.damaged(),
-            clock_jump: admin.clock.jump().map(ClockJump::from),
-            lost_messages: admin
-                .store
-                .lost_messages(admin.clock.window_time().now())
-                .await
-                .ok()
-                .flatten()
-                .map(LostMessages::from),
-            sending,
-            events: admin.events().await,
-            conditions,
-            counts: Counts {
-                organisations: admin.store.organisations().len(),
-                keys: admin.store.api_keys().len(),
-                domains: domains.len(),
-                domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
-            },
-        })
-    }
+pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Refusal> {
+    let (uptime_seconds, facts, conditions, sending) = match &admin.place {
+        Place::File => (None, None, Vec::new(), None),
+        Place::Service { live, started, facts, .. } => {
+            let uptime_seconds = started.elapsed().as_secs();
+            // Both within a moment: they must not contradict each other.
+            let (conditions, sending) = (live.conditions().await, admin.sending(live).await);
+            (Some(uptime_seconds), facts.as_ref(), conditions, Some(sending))
+        }
+    };
+    let domains = admin.store.domains();
+    Ok(ServiceStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_seconds,
+        client_address: facts.map(|facts| facts.clients),
+        bodies: facts.map(|facts| facts.bodies.show()),
+        smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
+        certificate: admin.certificate(),
+        store: admin.store.health().into(),
+        damaged: admin.damaged(),
+        clock_jump: admin.clock.jump().map(ClockJump::from),
+        lost_messages: admin
+            .store
+            .lost_messages(admin.clock.window_time().now())
+            .await
+            .ok()
+            .flatten()
+            .map(LostMessages::from),
+        sending,
+        events: admin.events().await,
+        conditions,
+        counts: Counts {
+            organisations: admin.store.organisations().len(),
+            keys: admin.store.api_keys().len(),
+            domains: domains.len(),
+            domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
+        },
+    })
 }
 
-impl Call for Acknowledge {
-    async fn answer(self, admin: &Admin) -> Result<Acknowledged, Refusal> {
-        let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
-        if let Some(lost) = lost {
-            info!(messages = lost.messages, "an operator has acknowledged the lost messages");
-        }
-        Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
+pub(super) async fn acknowledge(admin: &Admin, _: Acknowledge) -> Result<Acknowledged, Refusal> {
+    let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
+    if let Some(lost) = lost {
+        info!(messages = lost.messages, "an operator has acknowledged the lost messages");
     }
+    Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
 }
 
-impl Call for Page {
-    async fn answer(self, admin: &Admin) -> Result<PageAddress, Refusal> {
-        match &admin.place {
-            Place::Service { facts: Some(facts), .. } => {
-                Ok(PageAddress { url: facts.page.expose_secret().to_owned() })
-            }
-            Place::Service { .. } | Place::File => Err(Refusal::new(
-                "no service runs, so there is no page; start it with `pillarbox serve`",
-            )),
-        }
-    }
+pub(super) fn page(admin: &Admin, _: &Page) -> Result<PageAddress, Refusal> {
+    Ok(PageAddress { url: admin.facts()?.page.expose_secret().to_owned() })
 }
 
-impl Call for ClockConfirm {
-    async fn answer(self, admin: &Admin) -> Result<ClockConfirmed, Refusal> {
-        if let Place::File = admin.place {
-            return Err(Refusal::new(
-                "no service runs, so there is nothing to confirm; start the service, and confirm \
-                 the clock if `pillarbox status` says that it is in doubt",
-            ));
-        }
-        let jump = admin.clock.jump().map(ClockJump::from);
-        timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
-        Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
-    }
+pub(super) async fn confirm_clock(
+    admin: &Admin,
+    _: ClockConfirm,
+) -> Result<ClockConfirmed, Refusal> {
+    let jump = admin.clock.jump().map(ClockJump::from);
+    timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
+    Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
 }
 
 impl Admin {

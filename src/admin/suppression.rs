@@ -5,7 +5,10 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, MAX_PAGE, Refusal, UNREADABLE};
+use crate::admin::{
+    Admin, MAX_PAGE, Refusal, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
+    SuppressionList, SuppressionRemove, UNREADABLE,
+};
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::MailboxError;
 use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
@@ -18,55 +21,6 @@ pub const MAX_ADDRESSES: usize = 1_000;
 /// The most suppressions that one call imports: few enough that their commit, which acceptances
 /// share, stays short.
 pub const MAX_IMPORT_ROWS: usize = 500;
-
-/// Suppresses addresses.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionAdd {
-    /// For whom.
-    pub scope: Scope,
-    /// At most [`MAX_ADDRESSES`].
-    pub addresses: Vec<String>,
-}
-
-/// Ends suppressions.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionRemove {
-    /// For whom.
-    pub scope: Scope,
-    /// At most [`MAX_ADDRESSES`].
-    pub addresses: Vec<String>,
-}
-
-/// Lists suppressions, a page at a time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionList {
-    /// Only those with this scope.
-    pub scope: Option<Scope>,
-    /// Only those behind this one.
-    pub after: Option<SuppressionCursor>,
-}
-
-/// Takes an address from the SES account's own suppression list.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionClearAtSes {
-    /// The address.
-    pub address: String,
-}
-
-/// Suppresses what a list says, each row judged for itself. What is suppressed already stays as it
-/// is, so that a list may be imported again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionImport {
-    /// At most [`MAX_IMPORT_ROWS`].
-    pub rows: Vec<ImportRow>,
-    /// Whether good rows are taken in.
-    pub mode: ImportMode,
-}
 
 /// For whom an address is suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -213,142 +167,144 @@ pub struct RefusedRow {
     pub rule: String,
 }
 
-impl Call for SuppressionAdd {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
-        let organisation = admin.existing(&self.scope)?;
-        let mut addresses = Vec::new();
-        for address in parse_all(&self.addresses, SuppressedAddress::parse)? {
-            let suppression = domain::Suppression {
-                address: address.clone(),
-                reason: SuppressionReason::Manual,
-                since: admin.clock.now(),
-                cause: None,
-            };
-            let outcome = match admin.store.suppress(organisation, suppression).await? {
-                Change::Made => SuppressionOutcome::Added,
-                Change::None => SuppressionOutcome::AlreadyThere,
-            };
-            addresses.push(change_of(&address, outcome));
-        }
-        Ok(SuppressionChanges { addresses })
-    }
-}
-
-impl Call for SuppressionRemove {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
-        let organisation = admin.scope(&self.scope)?;
-        let mut addresses = Vec::new();
-        // One of an earlier version may be refused today, and can be removed all the same.
-        for address in parse_all(&self.addresses, SuppressedAddress::parse_stored)? {
-            let change = admin.store.unsuppress(organisation, address.clone()).await?;
-            let for_all = match organisation {
-                Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
-                None => false,
-            };
-            let outcome = match change {
-                // The operator must not take it for gone.
-                _ if for_all => SuppressionOutcome::StillForAll,
-                Change::Made => SuppressionOutcome::Removed,
-                Change::None => SuppressionOutcome::NotThere,
-            };
-            addresses.push(change_of(&address, outcome));
-        }
-        Ok(SuppressionChanges { addresses })
-    }
-}
-
-impl Call for SuppressionList {
-    async fn answer(self, admin: &Admin) -> Result<Suppressions, Refusal> {
-        let only = self.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
-        let start = match (&self.after, only) {
-            (Some(cursor), _) => Some((
-                cursor.organisation.map(OrganisationId),
-                SuppressedAddress::from_stored(&cursor.address),
-            )),
-            // Before the first address of the scope.
-            (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
-            (None, None) => None,
+pub(super) async fn add(
+    admin: &Admin,
+    call: SuppressionAdd,
+) -> Result<SuppressionChanges, Refusal> {
+    let organisation = admin.existing(&call.scope)?;
+    let mut addresses = Vec::new();
+    for address in parse_all(&call.addresses, SuppressedAddress::parse)? {
+        let suppression = domain::Suppression {
+            address: address.clone(),
+            reason: SuppressionReason::Manual,
+            since: admin.clock.now(),
+            cause: None,
         };
-        let start = start.as_ref().map(|(scope, address)| (*scope, address));
-        let page = admin.store.suppressions(start, MAX_PAGE).await?;
-        let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
-        let next = page.next.filter(|(scope, _)| is_wanted(*scope));
-        let next = next.map(|(scope, address)| SuppressionCursor {
-            organisation: scope.map(|organisation| organisation.0),
-            address: address.as_str().to_owned(),
-        });
-        let whose = |scope: Option<OrganisationId>| scope.map(|number| admin.shown(number));
-        let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
-            let shown = Suppression {
-                organisation: whose(scope),
-                address: suppression.address.to_string(),
-                reason: suppression.reason.as_str().to_owned(),
-                since: suppression.since.to_string(),
-                message: suppression.cause.map(|id| id.to_string()),
-            };
-            ((scope, suppression.address), shown)
-        });
-        let damaged = page.damaged.into_iter().map(|(scope, address)| {
-            let shown = Suppression {
-                organisation: whose(scope),
-                address: address.to_string(),
-                reason: UNREADABLE.to_owned(),
-                since: String::new(),
-                message: None,
-            };
-            ((scope, address), shown)
-        });
-        let mut rows: Vec<_> = whole.chain(damaged).collect();
-        rows.retain(|((scope, _), _)| is_wanted(*scope));
-        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
-        Ok(Suppressions { suppressions, next })
+        let outcome = match admin.store.suppress(organisation, suppression).await? {
+            Change::Made => SuppressionOutcome::Added,
+            Change::None => SuppressionOutcome::AlreadyThere,
+        };
+        addresses.push(change_of(&address, outcome));
     }
+    Ok(SuppressionChanges { addresses })
 }
 
-impl Call for SuppressionClearAtSes {
-    async fn answer(self, admin: &Admin) -> Result<AtSes, Refusal> {
-        let address = parse(&self.address, SuppressedAddress::parse_stored)?;
-        let ses = admin.ses("start the service and clear the address then")?;
-        Ok(match ses.unsuppress(&address).await {
-            Ok(Removal::Removed) => AtSes::Cleared,
-            Ok(Removal::NotThere) => AtSes::NotThere,
-            Err(error) => AtSes::Failed { message: error.to_string() },
-        })
+pub(super) async fn remove(
+    admin: &Admin,
+    call: SuppressionRemove,
+) -> Result<SuppressionChanges, Refusal> {
+    let organisation = admin.scope(&call.scope)?;
+    let mut addresses = Vec::new();
+    // One of an earlier version may be refused today, and can be removed all the same.
+    for address in parse_all(&call.addresses, SuppressedAddress::parse_stored)? {
+        let change = admin.store.unsuppress(organisation, address.clone()).await?;
+        let for_all = match organisation {
+            Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
+            None => false,
+        };
+        let outcome = match change {
+            // The operator must not take it for gone.
+            _ if for_all => SuppressionOutcome::StillForAll,
+            Change::Made => SuppressionOutcome::Removed,
+            Change::None => SuppressionOutcome::NotThere,
+        };
+        addresses.push(change_of(&address, outcome));
     }
+    Ok(SuppressionChanges { addresses })
 }
 
-impl Call for SuppressionImport {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionsImported, Refusal> {
-        if self.rows.len() > MAX_IMPORT_ROWS {
-            return Err(Refusal::new(format!(
-                "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
-            )));
-        }
-        let now = admin.clock.now();
-        // Each scope is looked up once.
-        let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
-        let mut good = Vec::with_capacity(self.rows.len());
-        let mut imported = SuppressionsImported::default();
-        for (position, row) in self.rows.iter().enumerate() {
-            let scope = scopes
-                .entry(&row.scope)
-                .or_insert_with(|| admin.existing(&row.scope).map_err(|refusal| refusal.message));
-            match scope.clone().and_then(|scope| Ok((scope, suppression(row, now)?))) {
-                Ok(suppression) => good.push(suppression),
-                Err(rule) => imported.refused.push(RefusedRow { row: position, rule }),
-            }
-        }
-        if self.mode == ImportMode::Apply && !good.is_empty() {
-            for change in admin.store.suppress_all(good).await? {
-                match change {
-                    Change::Made => imported.added += 1,
-                    Change::None => imported.already_there += 1,
-                }
-            }
-        }
-        Ok(imported)
+pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppressions, Refusal> {
+    let only = call.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
+    let start = match (&call.after, only) {
+        (Some(cursor), _) => Some((
+            cursor.organisation.map(OrganisationId),
+            SuppressedAddress::from_stored(&cursor.address),
+        )),
+        // Before the first address of the scope.
+        (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
+        (None, None) => None,
+    };
+    let start = start.as_ref().map(|(scope, address)| (*scope, address));
+    let page = admin.store.suppressions(start, MAX_PAGE).await?;
+    let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
+    let next = page.next.filter(|(scope, _)| is_wanted(*scope));
+    let next = next.map(|(scope, address)| SuppressionCursor {
+        organisation: scope.map(|organisation| organisation.0),
+        address: address.as_str().to_owned(),
+    });
+    let whose = |scope: Option<OrganisationId>| scope.map(|number| admin.shown(number));
+    let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
+        let shown = Suppression {
+            organisation: whose(scope),
+            address: suppression.address.to_string(),
+            reason: suppression.reason.as_str().to_owned(),
+            since: suppression.since.to_string(),
+            message: suppression.cause.map(|id| id.to_string()),
+        };
+        ((scope, suppression.address), shown)
+    });
+    let damaged = page.damaged.into_iter().map(|(scope, address)| {
+        let shown = Suppression {
+            organisation: whose(scope),
+            address: address.to_string(),
+            reason: UNREADABLE.to_owned(),
+            since: String::new(),
+            message: None,
+        };
+        ((scope, address), shown)
+    });
+    let mut rows: Vec<_> = whole.chain(damaged).collect();
+    rows.retain(|((scope, _), _)| is_wanted(*scope));
+    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
+    Ok(Suppressions { suppressions, next })
+}
+
+pub(super) async fn clear_at_ses(
+    admin: &Admin,
+    call: SuppressionClearAtSes,
+) -> Result<AtSes, Refusal> {
+    let address = parse(&call.address, SuppressedAddress::parse_stored)?;
+    let ses = admin.ses("start the service and clear the address then")?;
+    Ok(match ses.unsuppress(&address).await {
+        Ok(Removal::Removed) => AtSes::Cleared,
+        Ok(Removal::NotThere) => AtSes::NotThere,
+        Err(error) => AtSes::Failed { message: error.to_string() },
+    })
+}
+
+pub(super) async fn import(
+    admin: &Admin,
+    call: SuppressionImport,
+) -> Result<SuppressionsImported, Refusal> {
+    if call.rows.len() > MAX_IMPORT_ROWS {
+        return Err(Refusal::new(format!(
+            "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
+        )));
     }
+    let now = admin.clock.now();
+    // Each scope is looked up once.
+    let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
+    let mut good = Vec::with_capacity(call.rows.len());
+    let mut imported = SuppressionsImported::default();
+    for (position, row) in call.rows.iter().enumerate() {
+        let scope = scopes
+            .entry(&row.scope)
+            .or_insert_with(|| admin.existing(&row.scope).map_err(|refusal| refusal.message));
+        match scope.clone().and_then(|scope| Ok((scope, suppression(row, now)?))) {
+            Ok(suppression) => good.push(suppression),
+            Err(rule) => imported.refused.push(RefusedRow { row: position, rule }),
+        }
+    }
+    if call.mode == ImportMode::Apply && !good.is_empty() {
+        for change in admin.store.suppress_all(good).await? {
+            match change {
+                Change::Made => imported.added += 1,
+                Change::None => imported.already_there += 1,
+            }
+        }
+    }
+    Ok(imported)
 }
 
 impl Admin {

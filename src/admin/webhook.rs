@@ -5,7 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::moment::moment;
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{
+    Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
+    WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+};
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -24,78 +27,6 @@ const MAX_AUTHORITY_BYTES: usize = 256 << 10;
 /// The most of a test's answer that is shown, in bytes.
 const MAX_BODY_SHOWN: usize = 1_024;
 
-/// Adds an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookAdd {
-    /// Organisation of the events.
-    pub organisation: String,
-    /// Address.
-    pub url: String,
-    /// Types of events; all if there is none.
-    pub types: Vec<String>,
-    /// Certificates against which its own is checked, as PEM; the system's roots if not given.
-    pub authority: Option<String>,
-}
-
-/// Lists the endpoints.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-}
-
-/// Removes an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookRemove {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Stops deliveries to an endpoint; its events wait.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookPause {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Goes on with the deliveries to an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookResume {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Gives an endpoint a new secret.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookRotate {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Sends a test event to an endpoint, whether it is paused or not.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookTest {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Lists an endpoint's deliveries.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookDeliveryList {
-    /// Its number.
-    pub id: u32,
-    /// Which ones.
-    pub which: WhichDeliveries,
-}
-
 /// Deliveries to be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,16 +37,6 @@ pub enum WhichDeliveries {
     Failed,
 }
 
-/// Has events delivered again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookReplay {
-    /// Number of the endpoint.
-    pub id: u32,
-    /// Which events.
-    pub events: ReplayedEvents,
-}
-
 /// Events to be delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -124,14 +45,6 @@ pub enum ReplayedEvents {
     Since(String),
     /// The one with this id.
     One(String),
-}
-
-/// Asks an endpoint whether it is there, without an event.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookReach {
-    /// Its number.
-    pub id: u32,
 }
 
 /// A new endpoint, or a new secret of one.
@@ -276,142 +189,124 @@ pub struct WebhookReached {
     pub reason: Option<String>,
 }
 
-impl Call for WebhookReach {
-    async fn answer(self, admin: &Admin) -> Result<WebhookReached, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let reached = webhooks::reach(&webhook).await;
-        let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
-        Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookReached, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let reached = webhooks::reach(&webhook).await;
+    let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
+    Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+}
+
+pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret, Refusal> {
+    let WebhookAdd { organisation, url, types, authority } = call;
+    let organisation = admin.organisation(&organisation)?;
+    let url = WebhookUrl::parse(&url)
+        .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
+    let types = read_types(&types)?;
+    if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
+        let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
+        return Err(Refusal::new(rule));
+    }
+    let secret = new_secret()?;
+    webhooks::check(&url, authority.as_deref()).map_err(|error| Refusal::new(error.to_string()))?;
+    let new = NewWebhook { url, types, authority, secret };
+    match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
+        Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
+        Added::NoOrganisation => Err(Admin::gone(&organisation)),
+        Added::TooMany => Err(Refusal::new(format!(
+            "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
+             {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
+        ))),
     }
 }
 
-impl Call for WebhookAdd {
-    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
-        let Self { organisation, url, types, authority } = self;
-        let organisation = admin.organisation(&organisation)?;
-        let url = WebhookUrl::parse(&url)
-            .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
-        let types = read_types(&types)?;
-        if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
-            let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
-            return Err(Refusal::new(rule));
+pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks, Refusal> {
+    let only = admin.only(call.organisation.as_deref())?;
+    let mut webhooks = admin.store.webhooks();
+    webhooks.retain(|webhook| only.is_none_or(|only| only == webhook.organisation));
+    Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
+}
+
+pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    match admin.store.remove_webhook(webhook.id).await? {
+        Change::Made => Ok(shown(admin, &webhook)),
+        Change::None => Err(no_webhook(call.id)),
+    }
+}
+
+pub(super) async fn pause(admin: &Admin, call: WebhookPause) -> Result<Webhook, Refusal> {
+    let since = admin.clock.now();
+    let state = WebhookState::Paused { by: PausedBy::Operator, since };
+    let webhook = admin.store.set_webhook_state(WebhookId(call.id), state).await?;
+    Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+}
+
+pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook, Refusal> {
+    let active = WebhookState::Active;
+    let webhook = admin.store.set_webhook_state(WebhookId(call.id), active).await?;
+    Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+}
+
+pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret, Refusal> {
+    let (id, now) = (WebhookId(call.id), admin.clock.now());
+    let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
+    Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+}
+
+pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let answer = webhooks::test(&webhook, &admin.clock).await;
+    let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
+    let mut body = answer.body;
+    body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
+    Ok(WebhookTested {
+        delivered: answer.is_delivered,
+        answer: answer.answer,
+        took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
+        body,
+    })
+}
+
+pub(super) async fn deliveries(
+    admin: &Admin,
+    call: WebhookDeliveryList,
+) -> Result<WebhookDeliveryPage, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let mut deliveries = Vec::new();
+    if call.which == WhichDeliveries::All {
+        let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
+        deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
+        let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
+        for WaitingDelivery { due, delivery } in page.deliveries {
+            let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
+            one.next_attempt_at = Some(text(due));
+            deliveries.push(one);
         }
-        let secret = new_secret()?;
-        webhooks::check(&url, authority.as_deref())
-            .map_err(|error| Refusal::new(error.to_string()))?;
-        let new = NewWebhook { url, types, authority, secret };
-        match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
-            Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
-            Added::NoOrganisation => Err(Admin::gone(&organisation)),
-            Added::TooMany => Err(Refusal::new(format!(
-                "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
-                 {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
-            ))),
+    }
+    for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
+        deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
+    }
+    Ok(WebhookDeliveryPage { deliveries })
+}
+
+pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<WebhookReplayed, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let attempted_to = admin.attempted_to(webhook.id);
+    let change = match &call.events {
+        ReplayedEvents::Since(time) => {
+            let since = replay_start(time, admin.clock.now())?;
+            let first = FeedPosition::first_of(since).number();
+            let before = FeedPosition::from_number(first.saturating_sub(1));
+            admin.store.move_webhook_back(webhook.id, before, attempted_to).await?
         }
-    }
-}
-
-impl Call for WebhookList {
-    async fn answer(self, admin: &Admin) -> Result<Webhooks, Refusal> {
-        let only = admin.only(self.organisation.as_deref())?;
-        let mut webhooks = admin.store.webhooks();
-        webhooks.retain(|webhook| only.is_none_or(|only| only == webhook.organisation));
-        Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
-    }
-}
-
-impl Call for WebhookRemove {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        match admin.store.remove_webhook(webhook.id).await? {
-            Change::Made => Ok(shown(admin, &webhook)),
-            Change::None => Err(no_webhook(self.id)),
+        ReplayedEvents::One(event) => {
+            let position = admin.event_position(&webhook, event).await?;
+            let now = admin.clock.now();
+            admin.store.redeliver(webhook.id, position, attempted_to, now).await?
         }
-    }
-}
-
-impl Call for WebhookPause {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let since = admin.clock.now();
-        let state = WebhookState::Paused { by: PausedBy::Operator, since };
-        let webhook = admin.store.set_webhook_state(WebhookId(self.id), state).await?;
-        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookResume {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let active = WebhookState::Active;
-        let webhook = admin.store.set_webhook_state(WebhookId(self.id), active).await?;
-        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookRotate {
-    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
-        let (id, now) = (WebhookId(self.id), admin.clock.now());
-        let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
-        Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookTest {
-    async fn answer(self, admin: &Admin) -> Result<WebhookTested, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let answer = webhooks::test(&webhook, &admin.clock).await;
-        let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
-        let mut body = answer.body;
-        body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
-        Ok(WebhookTested {
-            delivered: answer.is_delivered,
-            answer: answer.answer,
-            took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
-            body,
-        })
-    }
-}
-
-impl Call for WebhookDeliveryList {
-    async fn answer(self, admin: &Admin) -> Result<WebhookDeliveryPage, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let mut deliveries = Vec::new();
-        if self.which == WhichDeliveries::All {
-            let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
-            deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
-            let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
-            for WaitingDelivery { due, delivery } in page.deliveries {
-                let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
-                one.next_attempt_at = Some(text(due));
-                deliveries.push(one);
-            }
-        }
-        for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
-            deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
-        }
-        Ok(WebhookDeliveryPage { deliveries })
-    }
-}
-
-impl Call for WebhookReplay {
-    async fn answer(self, admin: &Admin) -> Result<WebhookReplayed, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let attempted_to = admin.attempted_to(webhook.id);
-        let change = match &self.events {
-            ReplayedEvents::Since(time) => {
-                let since = replay_start(time, admin.clock.now())?;
-                let first = FeedPosition::first_of(since).number();
-                let before = FeedPosition::from_number(first.saturating_sub(1));
-                admin.store.move_webhook_back(webhook.id, before, attempted_to).await?
-            }
-            ReplayedEvents::One(event) => {
-                let position = admin.event_position(&webhook, event).await?;
-                let now = admin.clock.now();
-                admin.store.redeliver(webhook.id, position, attempted_to, now).await?
-            }
-        };
-        let change = change.ok_or_else(|| no_webhook(self.id))?;
-        Ok(WebhookReplayed { id: self.id, replayed: change == Change::Made })
-    }
+    };
+    let change = change.ok_or_else(|| no_webhook(call.id))?;
+    Ok(WebhookReplayed { id: call.id, replayed: change == Change::Made })
 }
 
 impl Admin {
@@ -479,10 +374,7 @@ impl Admin {
 
     /// What the running service knows of its deliveries; `None` where none runs.
     fn deliveries(&self) -> Option<&webhooks::Webhooks> {
-        match &self.place {
-            Place::File => None,
-            Place::Service { live, .. } => live.webhooks(),
-        }
+        self.live().and_then(|live| live.webhooks())
     }
 }
 

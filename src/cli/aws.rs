@@ -72,7 +72,11 @@ impl Setup {
         let text = if self.json { as_json(&report, mode) } else { for_people(&report, mode) };
         match report.steps.iter().filter(|step| step.outcome.is_open()).count() {
             0 => Ok(text),
-            open => Err(CliError::Incomplete { report: text, open }),
+            open => {
+                let are = if open == 1 { "is" } else { "are" };
+                let what = format!("{open} of the steps above {are} not done");
+                Err(CliError::Reported { report: text, what })
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
+use crate::admin::bodies::{Bodies as Shown, BodiesDropped, Keeper};
+use crate::admin::{BodiesDrop, BodiesShow};
 use crate::cli::confirmation::Confirmation;
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;

@@ -9,8 +9,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::admin::client::{CallError, Client, ConnectError};
-use crate::admin::identity::Identify;
-use crate::admin::{Admin, Call};
+use crate::admin::{Admin, Call, Identify};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::{Clock, ConfirmedBy};

@@ -2,97 +2,31 @@
 
 use std::fmt::Write;
 
-use clap::Subcommand;
-
+use crate::admin::DomainRemove;
 use crate::admin::domain::{
-    self, DnsRecord, DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove,
-    DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer, Verification,
+    self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer,
 };
 use crate::admin::message::QueuedMessages;
-use crate::cli::confirmation::{Confirmation, ENDS_BY_ITSELF, on_all_nodes};
-use crate::cli::connect::{Commands, Session};
+use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 use crate::ses::identity::SetupStatus;
 use crate::ses::identity::records::{Purpose, RecordPresence};
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Domain {
-    /// Add a sender domain: create its identity at SES and print the DNS records to publish.
-    Add {
-        /// Organisation that sends from the domain.
-        #[arg(long, value_name = "NAME")]
-        org: String,
-        /// Domain. A sub-domain is another domain.
-        domain: String,
-        /// Treat the domain as verified, without asking SES.
-        #[arg(long, conflicts_with = "mail_from")]
-        assume_verified: bool,
-        /// Sub-domain to which bounces come back, instead of SES's own domain, so that SPF passes
-        /// for your domain.
-        #[arg(long, value_name = "SUBDOMAIN")]
-        mail_from: Option<String>,
-    },
-    /// List the sender domains.
-    List {
-        /// Only domains of this organisation.
-        #[arg(long, value_name = "NAME")]
-        org: Option<String>,
-    },
-    /// Ask SES now whether a domain is verified.
-    Check {
-        /// Domain.
-        domain: String,
-    },
-    /// Remove a sender domain. What is queued from it fails. Its identity at SES stays.
-    Remove {
-        /// Organisation that sends from the domain.
-        #[arg(long, value_name = "NAME")]
-        org: String,
-        /// Domain.
-        domain: String,
-        #[command(flatten)]
-        confirmation: Confirmation,
-    },
-}
-
-impl Commands for Domain {
-    async fn run(self, session: &Session) -> Result<String, CliError> {
-        match self {
-            Self::Add { org, domain, assume_verified, mail_from } => {
-                let verification =
-                    if assume_verified { Verification::Assumed } else { Verification::BySes };
-                let call = DomainAdd { organisation: org, domain, verification, mail_from };
-                session.run(call, added).await
-            }
-            Self::List { org } => session.run(DomainList { organisation: org }, table).await,
-            Self::Check { domain } => session.run(DomainCheck { domain }, checked).await,
-            Self::Remove { org, domain, confirmation } => {
-                remove(session, org, domain, confirmation).await
-            }
-        }
-    }
-}
-
-async fn remove(
+pub(super) async fn remove(
     session: &Session,
-    organisation: String,
-    domain: String,
-    confirmation: Confirmation,
+    given: Confirmed<DomainRemove>,
 ) -> Result<String, CliError> {
-    let messages = QueuedMessages::OfOrganisation {
-        name: organisation.clone(),
-        key: None,
-        domain: Some(domain.clone()),
-    };
+    let DomainRemove { organisation, domain } = given.call.clone();
     let what = format!("Removing the domain {domain} from {organisation}");
-    confirmation.ask(session, messages, &what).await?;
-    let answer = session.call(DomainRemove { organisation, domain }).await?;
-    let report = session.show(&answer, removed);
-    on_all_nodes(report, answer.nodes_without_answer, ENDS_BY_ITSELF)
+    let messages =
+        QueuedMessages::OfOrganisation { name: organisation, key: None, domain: Some(domain) };
+    let answer = given.make(session, messages, &what).await?;
+    on_all_nodes(session.show(&answer, removed), answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
-fn table(list: &Domains) -> String {
+pub(super) fn table(list: &Domains) -> String {
     let mut table = Table::new([
         "DOMAIN",
         "ORGANISATION",
@@ -130,7 +64,7 @@ fn said(answer: SesAnswer) -> &'static str {
 }
 
 /// What `domain add` says.
-fn added(report: &DomainReport) -> String {
+pub(super) fn added(report: &DomainReport) -> String {
     let mut text = line(&report.domain);
     let open: Vec<_> =
         report.dns_records.iter().filter(|r| r.ses != RecordPresence::Found).collect();
@@ -141,7 +75,7 @@ fn added(report: &DomainReport) -> String {
 }
 
 /// What `domain check` says.
-fn checked(check: &DomainChecked) -> String {
+pub(super) fn checked(check: &DomainChecked) -> String {
     let mut text = format!("SES: {}\n", verdict(check));
     if let Some(dkim) = check.dkim {
         writeln!(text, "DKIM: {}", setup(dkim)).expect("text takes everything");

@@ -7,7 +7,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::client::CallError;
-use crate::admin::restart::{AskRunningProgram, Restart as Begin, RestartBegun, RunningProgram};
+use crate::admin::restart::{RestartBegun, RunningProgram};
+use crate::admin::{AskRunningProgram, Restart as Begin};
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
 use crate::operator::conditions::several;

@@ -7,10 +7,8 @@ use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::Full;
 use serde::Serialize;
 
-use crate::admin::message::{MessageList, MessageShow};
-use crate::admin::suppression::{SuppressionCursor, SuppressionList};
-use crate::admin::webhook::WebhookList;
-use crate::admin::{Call, Refusal};
+use crate::admin::suppression::SuppressionCursor;
+use crate::admin::{Call, MessageList, MessageShow, Refusal, SuppressionList, WebhookList};
 use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
 use crate::operator::history::{self, Range};

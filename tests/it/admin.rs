@@ -12,16 +12,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pillarbox::admin::client::{CallError, Client, ConnectError};
-use pillarbox::admin::domain::{DomainAdd, DomainCheck, DomainRemove, SesAnswer, Verification};
-use pillarbox::admin::key::{KeyAdd, KeyRevoke};
+use pillarbox::admin::domain::{SesAnswer, Verification};
 use pillarbox::admin::live::{Cancelling, LiveView};
-use pillarbox::admin::message::{MessageCancel, QueuedMessages};
-use pillarbox::admin::organisation::{OrganisationAdd, OrganisationRemove};
+use pillarbox::admin::message::QueuedMessages;
 use pillarbox::admin::socket::{BindError, Socket};
-use pillarbox::admin::suppression::{
-    Scope, SuppressionAdd, SuppressionChanges, SuppressionOutcome, SuppressionRemove,
+use pillarbox::admin::suppression::{Scope, SuppressionChanges, SuppressionOutcome};
+use pillarbox::admin::{
+    Admin, Call, DomainAdd, DomainCheck, DomainRemove, KeyAdd, KeyRevoke, MessageCancel,
+    OrganisationAdd, OrganisationRemove, SuppressionAdd, SuppressionRemove,
 };
-use pillarbox::admin::{Admin, Call};
 use pillarbox::clock::Clock;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;

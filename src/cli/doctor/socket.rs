@@ -9,13 +9,14 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::admin::Status;
 use crate::admin::bodies::Bodies;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::live::Condition;
 use crate::admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
-    SocketOpener, Status, StoreHealth,
+    SocketOpener, StoreHealth,
 };
 use crate::clock::Clock;
 use crate::config::{self, Config};
