@@ -57,7 +57,7 @@ use identity::Identity;
 use key::{Key, KeyAdded, Keys};
 use live::LiveView;
 use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
-use node::{NodeDrained, NodeForgotten, Nodes};
+use node::Nodes;
 use options::{StatusParser, flag};
 use organisation::{Organisation, OrganisationRemoved, Organisations};
 use restart::{RestartBegun, Restarts, RunningProgram};
@@ -319,7 +319,7 @@ calls! {
         recipient: Option<String>,
         /// Only messages from an address of this domain.
         #[arg(long, value_name = "DOMAIN")]
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none", alias = "sender_domain")]
         sender_domain: Option<String>,
         /// Only messages with each of these words in the subject, in any case and order.
         #[arg(long, value_name = "WORDS")]
@@ -461,14 +461,14 @@ calls! {
         #[arg(long = "undo", action = ArgAction::SetTrue)]
         #[arg(value_parser = flag(DrainOrder::Begin, DrainOrder::End))]
         drain: DrainOrder,
-    } -> NodeDrained: File => node::drain;
+    } -> NodeDrain: File => node::drain;
 
     /// Remove a node whose machine is gone, so that the messages that it held fail at once and not
     /// only after `cluster.dead_after`.
     "node-forget" NodeForget {
         /// Name of the node (`cluster.node`).
         name: String,
-    } -> NodeForgotten: File => node::forget;
+    } -> NodeForget: File => node::forget;
 
     /// Tell which data directory the service works on.
     "identify" Identify {} -> Identity: Node("no data directory is known here") = identity::identify;
@@ -664,9 +664,18 @@ impl Admin {
         })
     }
 
-    /// The number of the organisation that a list is limited to, if it is.
-    fn only(&self, organisation: Option<&str>) -> Result<Option<OrganisationId>, Refusal> {
-        organisation.map(|name| Ok(self.organisation(name)?.id)).transpose()
+    /// What an organisation has of all these, or all of them if none is named.
+    fn only<T>(
+        &self,
+        organisation: Option<&str>,
+        mut all: Vec<T>,
+        whose: impl Fn(&T) -> OrganisationId,
+    ) -> Result<Vec<T>, Refusal> {
+        if let Some(name) = organisation {
+            let only = self.organisation(name)?.id;
+            all.retain(|one| whose(one) == only);
+        }
+        Ok(all)
     }
 
     /// What to say where an organisation was removed between two looks.

@@ -176,8 +176,10 @@ enum Command {
     /// List, drain and forget nodes on one database.
     Node(Group<Node>),
     /// Bring a data file into the database of several nodes.
+    #[command(subcommand)]
     Cluster(cluster::Cluster),
     /// Set up AWS for delivery events.
+    #[command(subcommand)]
     Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),

@@ -31,6 +31,7 @@ use metrics::StoreMetrics;
 use postgres::PostgresStore;
 use redb::{Pending, RedbStore};
 
+pub use crate::domain::search::MessageFilter;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
     FIRST_WITH_DRAIN, Forgotten, Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest,
@@ -39,10 +40,9 @@ pub use cluster::{
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
-    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessageFilter, MessagePage,
-    NewApiKey, NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report,
-    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
-    WebhookAdded,
+    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
+    NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report, Settled,
+    Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]

@@ -16,7 +16,6 @@ use crate::queue::MessageQueue;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bodies {
-    /// Bodies in the arena.
     pub count: usize,
     /// Bytes of them, with the records of their messages.
     pub bytes: u64,
@@ -24,7 +23,6 @@ pub struct Bodies {
     pub memory_bytes: u64,
     /// Acceptance of the oldest message; `None` if there is none.
     pub oldest_at: Option<String>,
-    /// Keeper of them while no process runs.
     pub keeper: Keeper,
     /// Reason why bodies of an earlier process cannot be used, if the service manager has such.
     pub unreadable: Option<String>,
@@ -60,10 +58,7 @@ pub enum Keeper {
     /// The service manager: they survive a restart and a crash.
     ServiceManager,
     /// Nobody but the program that a restart in place executes.
-    Nobody {
-        /// Reason why nobody else keeps them.
-        reason: String,
-    },
+    Nobody { reason: String },
     /// Nobody, because they are not to be kept.
     NotWanted,
 }
@@ -72,19 +67,15 @@ pub enum Keeper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BodiesDropped {
-    /// True if there were any.
     pub dropped: bool,
 }
 
 /// Bodies of a running service, and access to their keeper.
 pub struct BodyFacts {
-    /// The pending messages.
     pub queue: Arc<MessageQueue>,
-    /// Messages that went on at the start.
     pub survived_messages: usize,
     /// The start, by the clock of messages and by that of records.
     pub began: (Instant, Timestamp),
-    /// Tells who keeps them.
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
     /// Tells why bodies of an earlier process cannot be used, if there are such.
     pub unreadable: Box<dyn Fn() -> Option<String> + Send + Sync>,

@@ -25,20 +25,13 @@ const SKEW_REFUSED: Duration = Duration::from_mins(5);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Part {
-    /// Whose the credentials are, and the clock.
     Credentials,
-    /// The SES account.
     Account,
-    /// A sender domain's identity.
     Domain {
-        /// The domain.
         domain: String,
-        /// The state that the service has it in.
         state: String,
     },
-    /// The configuration set.
     ConfigurationSet,
-    /// The way that events come by.
     Events,
     /// The database, and the nodes on it. Nothing is to be said of a data file.
     Database,
@@ -47,7 +40,6 @@ pub enum Part {
 /// What an examination came to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examined {
-    /// One for each thing that was looked at.
     pub findings: Vec<Finding>,
 }
 
@@ -55,11 +47,8 @@ pub struct Examined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at, in a word or two.
     pub about: String,
-    /// How it is.
     pub verdict: Verdict,
-    /// What was seen.
     pub message: String,
     /// What to do; `None` where nothing is to be done.
     pub advice: Option<String>,
@@ -69,7 +58,6 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// As it should be.
     Ok,
     /// It works, or cannot be told, and deserves a look.
     Warning,
@@ -80,7 +68,6 @@ pub enum Verdict {
 /// How events come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventRoute {
-    /// The URL of the queue that is polled.
     pub queue_url: Option<String>,
 }
 

@@ -12,9 +12,7 @@ const ALL: usize = usize::MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Letters {
-    /// All of them.
     All,
-    /// Those whose ids begin so.
     Ids(Vec<String>),
 }
 
@@ -22,11 +20,8 @@ pub enum Letters {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetter {
-    /// Tells it from others.
     pub id: String,
-    /// When it arrived.
     pub received_at: String,
-    /// Why it could not be read.
     pub reason: String,
     /// How long all of it was, in bytes.
     pub length: usize,
@@ -36,14 +31,12 @@ pub struct DeadLetter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetters {
-    /// Newest first.
     pub dead_letters: Vec<DeadLetter>,
 }
 
 /// A dead letter with its document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetterShown {
-    /// Which.
     #[serde(flatten)]
     pub letter: DeadLetter,
     /// The beginning of the document, as far as it is kept.
@@ -53,7 +46,6 @@ pub struct DeadLetterShown {
 /// Dead letters are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLettersCleared {
-    /// How many.
     pub cleared: usize,
 }
 

@@ -28,15 +28,12 @@ pub enum Verification {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Domain {
-    /// The name of the organisation.
     pub organisation: String,
     /// The domain, as A-labels in lower case.
     pub domain: String,
     /// `pending`, `verified` or `assumed`.
     pub state: String,
-    /// When it was added.
     pub added_at: String,
-    /// Since when it is in its state.
     pub since: String,
     /// What SES last said of it; `None` where it was never asked.
     pub last_check: Option<LastCheck>,
@@ -45,16 +42,14 @@ pub struct Domain {
 /// What SES last said of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCheck {
-    /// When it was asked.
     pub at: String,
-    /// What it said.
-    pub ses: SesAnswer,
+    #[serde(with = "SesAnswer")]
+    pub ses: Finding,
 }
 
 /// Sender domains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domains {
-    /// By organisation, then by name.
     pub domains: Vec<Domain>,
 }
 
@@ -62,7 +57,6 @@ pub struct Domains {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainReport {
-    /// The domain.
     #[serde(flatten)]
     pub domain: Domain,
     /// The DNS records to publish; none where SES was not asked.
@@ -76,15 +70,10 @@ pub struct DnsRecord {
     /// `CNAME`, `MX` or `TXT`.
     #[serde(rename = "type")]
     pub record_type: String,
-    /// Its name.
     pub name: String,
-    /// What it says, as a control panel takes it.
     pub value: String,
-    /// What it is for.
     pub purpose: Purpose,
-    /// Whether it is there, as SES sees it.
     pub ses: RecordPresence,
-    /// The record as a line of a zone file.
     pub zone_line: String,
 }
 
@@ -92,42 +81,33 @@ pub struct DnsRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainChecked {
-    /// Where SES stands.
-    pub ses: SesAnswer,
+    #[serde(with = "SesAnswer")]
+    pub ses: Finding,
     /// Why SES's last look failed, in its own word.
     pub reason: Option<String>,
     /// Where SES stands with the DKIM records; `None` where it has no such identity.
     pub dkim: Option<SetupStatus>,
-    /// The custom MAIL FROM domain, if there is one.
     pub mail_from: Option<MailFrom>,
     /// The domain, for each organisation that has it, as it stands now.
     pub domains: Vec<Domain>,
-    /// The DNS records that it needs.
     pub dns_records: Vec<DnsRecord>,
 }
 
 /// A custom MAIL FROM domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailFrom {
-    /// The domain.
     pub domain: String,
-    /// Where SES stands with its MX record.
     pub setup: SetupStatus,
 }
 
-/// Where SES stands with a domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SesAnswer {
-    /// It lets the account send from it.
+/// Where SES stands with a domain, as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Finding", rename_all = "camelCase")]
+enum SesAnswer {
     Verified,
-    /// It still looks for the DNS records.
     Pending,
-    /// It could not look, and tries again.
     TemporaryFailure,
-    /// It has given up looking.
     Failed,
-    /// It has no such identity.
     Unknown,
 }
 
@@ -135,11 +115,8 @@ pub enum SesAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainRemoved {
-    /// The name of the organisation.
     pub organisation: String,
-    /// The domain.
     pub domain: String,
-    /// Queued messages from it, which have failed now.
     pub messages_failed: usize,
     /// Messages from it whose call to the provider was under way. They are not tried again after
     /// it.
@@ -170,9 +147,8 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, 
 }
 
 pub(super) fn list(admin: &Admin, call: &DomainList) -> Result<Domains, Refusal> {
-    let only = admin.only(call.organisation.as_deref())?;
-    let mut domains = admin.store.domains();
-    domains.retain(|domain| only.is_none_or(|only| only == domain.organisation));
+    let (only, all) = (call.organisation.as_deref(), admin.store.domains());
+    let domains = admin.only(only, all, |domain| domain.organisation)?;
     Ok(Domains { domains: domains.iter().map(|domain| admin.domain(domain)).collect() })
 }
 
@@ -200,7 +176,7 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
         admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
     }
     Ok(DomainChecked {
-        ses: finding.into(),
+        ses: finding,
         reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
         dkim: identity.as_ref().map(|identity| identity.dkim_status),
         mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
@@ -226,19 +202,19 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
         sender_domain: Some(name.clone().into_owned()),
     };
     let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
-    let cancelled = cancelled.map_err(|error| {
+    let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
              messages are recorded as failed yet ({error}): each is as its turn comes"
         ))
     })?;
-    let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled.sum;
+    let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled;
     Ok(DomainRemoved {
         organisation: organisation.name.as_str().to_owned(),
         domain: name.as_str().to_owned(),
         messages_failed,
         calls_under_way,
-        nodes_without_answer: cancelled.silent,
+        nodes_without_answer,
     })
 }
 
@@ -327,7 +303,7 @@ impl Admin {
             since: domain.since.to_string(),
             last_check: domain
                 .last_check
-                .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding.into() }),
+                .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding }),
         }
     }
 }
@@ -354,16 +330,4 @@ fn dns_records(name: &DomainName<'_>, identity: Option<&Identity>, region: &str)
             name: record.name,
         })
         .collect()
-}
-
-impl From<Finding> for SesAnswer {
-    fn from(finding: Finding) -> Self {
-        match finding {
-            Finding::Verified => Self::Verified,
-            Finding::Pending => Self::Pending,
-            Finding::TemporaryFailure => Self::TemporaryFailure,
-            Finding::Failed => Self::Failed,
-            Finding::Unknown => Self::Unknown,
-        }
-    }
 }

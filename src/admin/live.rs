@@ -72,17 +72,12 @@ pub type Cancelling<'a> = Pin<Box<dyn Future<Output = Result<Cancelled, StoreErr
 /// The live view of a dispatcher and its queue.
 #[derive(Debug)]
 pub struct Sending<P> {
-    /// What sends.
     pub dispatcher: Arc<Dispatcher<P>>,
-    /// What it sends from.
     pub queue: Arc<MessageQueue>,
-    /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in the provider's events, where something brings them.
     pub events: Option<Arc<EventProcessor>>,
-    /// What delivers to endpoints.
     pub webhooks: Arc<Webhooks>,
-    /// What is wrong.
     pub conditions: Arc<Conditions>,
 }
 
@@ -116,16 +111,11 @@ impl Conditions {
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// A name for programs.
     pub code: String,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub advice: String,
-    /// How bad it is.
     #[serde(default)]
     pub severity: Severity,
-    /// Whether the service is ready all the same.
     pub ready: bool,
 }
 
@@ -137,7 +127,6 @@ pub enum Severity {
     Critical,
     /// One organisation, domain or endpoint is affected, or a limit is near.
     Warning,
-    /// All else.
     #[default]
     Notice,
 }

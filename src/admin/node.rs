@@ -3,14 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
-use crate::store::{
-    Change, DrainOrder, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
-};
+use crate::store::{Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom};
 
 /// Nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nodes {
-    /// By name.
     pub nodes: Vec<Node>,
 }
 
@@ -18,19 +15,15 @@ pub struct Nodes {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its name.
     pub name: String,
-    /// True for the node that answers.
     pub answers: bool,
     /// `working`, `draining` or `silent`.
     pub state: String,
     /// How long it has given no sign of life, if it is silent.
     pub silent_seconds: Option<u64>,
-    /// Its version of pillarbox.
     pub version: String,
     /// Version of the database's schema that it was built for.
     pub schema: i32,
-    /// Start of its process.
     pub started_at: String,
     /// Messages in its memory that are not settled.
     pub pending_messages: u64,
@@ -42,28 +35,12 @@ pub struct Node {
     pub conditions: Vec<String>,
 }
 
-/// Result of a drain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeDrained {
-    /// The node.
-    pub name: String,
-    /// The change.
-    pub drain: DrainOrder,
-}
-
-/// A node is removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeForgotten {
-    /// The node.
-    pub name: String,
-}
-
 pub(super) fn list(admin: &Admin, _: &NodeList) -> Result<Nodes, Refusal> {
     shared(admin)?;
     Ok(Nodes { nodes: admin.store.nodes().into_iter().map(Node::from).collect() })
 }
 
-pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrained, Refusal> {
+pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain, Refusal> {
     shared(admin)?;
     let NodeDrain { name, drain } = call;
     let known = admin.store.nodes().into_iter().find(|node| node.name == name);
@@ -75,16 +52,16 @@ pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrained,
         )));
     }
     match admin.store.drain_node(&name, drain).await? {
-        Change::Made => Ok(NodeDrained { name, drain }),
+        Change::Made => Ok(NodeDrain { name, drain }),
         Change::None => Err(unknown(&name)),
     }
 }
 
-pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForgotten, Refusal> {
+pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget, Refusal> {
     shared(admin)?;
     let name = call.name;
     match admin.store.forget_node(&name).await? {
-        Forgotten::Removed => Ok(NodeForgotten { name }),
+        Forgotten::Removed => Ok(NodeForget { name }),
         Forgotten::Unknown => Err(unknown(&name)),
         Forgotten::Lives(since) => Err(Refusal::new(format!(
             "node {name} gave a sign of life {} seconds ago, and may still send what it holds; \

@@ -10,6 +10,7 @@ use crate::admin::dead_letter::Letters;
 use crate::admin::message::QueuedMessages;
 use crate::admin::suppression::Scope;
 use crate::admin::webhook::ReplayedEvents;
+use crate::domain::message::Status;
 use crate::domain::outcome::MessageOutcome;
 
 /// Reads a flag, which is one value if it is given and another if not.
@@ -24,10 +25,6 @@ where
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StatusParser;
 
-impl StatusParser {
-    const STATUSES: [&str; 5] = ["queued", "sending", "sent", "failed", "suppressed"];
-}
-
 impl TypedValueParser for StatusParser {
     type Value = String;
 
@@ -37,9 +34,10 @@ impl TypedValueParser for StatusParser {
         argument: Option<&Arg>,
         value: &OsStr,
     ) -> Result<String, Error> {
+        let statuses = Status::ALL.map(Status::as_str);
         match value.to_str() {
             Some(value)
-                if !Self::STATUSES.contains(&value) && value.parse::<MessageOutcome>().is_ok() =>
+                if !statuses.contains(&value) && value.parse::<MessageOutcome>().is_ok() =>
             {
                 let message = format!(
                     "{value:?} is an outcome, not a status; a message that the provider took keeps \
@@ -47,12 +45,12 @@ impl TypedValueParser for StatusParser {
                 );
                 Err(Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
             }
-            _ => PossibleValuesParser::new(Self::STATUSES).parse_ref(command, argument, value),
+            _ => PossibleValuesParser::new(statuses).parse_ref(command, argument, value),
         }
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(Self::STATUSES.into_iter().map(PossibleValue::new)))
+        Some(Box::new(Status::ALL.map(Status::as_str).into_iter().map(PossibleValue::new)))
     }
 }
 

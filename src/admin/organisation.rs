@@ -14,16 +14,13 @@ use crate::store::Change;
 /// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisation {
-    /// Its number.
     pub id: u32,
-    /// Its name.
     pub name: String,
 }
 
 /// All organisations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisations {
-    /// By number.
     pub organisations: Vec<Organisation>,
 }
 
@@ -31,13 +28,9 @@ pub struct Organisations {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OrganisationRemoved {
-    /// Its name.
     pub name: String,
-    /// Keys that were revoked.
     pub keys_revoked: usize,
-    /// Sender domains that were withdrawn.
     pub domains_removed: usize,
-    /// Queued messages that were cancelled.
     pub messages_cancelled: usize,
     /// Messages whose call to the provider was under way. They are not tried again after it.
     pub calls_under_way: usize,
@@ -54,6 +47,7 @@ pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisa
     })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "other calls may be refused")]
 pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations, Refusal> {
     let organisations = admin.store.organisations().iter().map(shown).collect();
     Ok(Organisations { organisations })
@@ -73,20 +67,20 @@ pub(super) async fn remove(
     }
     let selection = Selection::of(organisation.id);
     let cancelled = admin.cancel(selection, Cancellation::OrganisationRemoved).await;
-    let cancelled = cancelled.map_err(|error| {
+    let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was removed, and nothing of it is sent any more; but not all of its queued \
              messages are recorded as cancelled yet ({error}): each is as its turn comes"
         ))
     })?;
-    let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled.sum;
+    let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled;
     Ok(OrganisationRemoved {
         name: organisation.name.as_str().to_owned(),
         keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
         domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
         messages_cancelled,
         calls_under_way,
-        nodes_without_answer: cancelled.silent,
+        nodes_without_answer,
     })
 }
 

@@ -42,13 +42,10 @@ const OF_THIS_PROCESS: [&str; 6] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningProgram {
-    /// Version of pillarbox.
     pub version: String,
-    /// Process id.
     pub process: u32,
     /// Random number of the start.
     pub start: String,
-    /// Messages that it has to send.
     pub pending_messages: usize,
 }
 
@@ -56,9 +53,7 @@ pub struct RunningProgram {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartBegun {
-    /// The program that ends.
     pub from: RunningProgram,
-    /// The version of the installed program.
     pub to_version: String,
     /// True if a service manager starts the service again if the installed program fails.
     pub is_supervised: bool,
@@ -68,11 +63,8 @@ pub struct RestartBegun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramCheck {
-    /// Version of the installed program.
     pub version: String,
-    /// The newest format of the data file that it reads.
     pub data_format: u64,
-    /// The newest format of the arena that it reads.
     #[serde(default = "first_arena_format")]
     pub arena_format: u32,
     /// True if it goes on with the bodies of pending messages.
@@ -89,11 +81,8 @@ pub struct ProgramCheck {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDatabase {
-    /// Hosts with their ports.
     pub hosts: Vec<String>,
-    /// The database's name.
     pub name: String,
-    /// The node's name.
     pub node: String,
 }
 

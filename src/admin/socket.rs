@@ -50,40 +50,20 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The directory cannot be used.
     #[error(
         "the directory of the administration socket {} cannot be used: {source}; let the \
          service's user write there, or set admin_socket to another path", path.display()
     )]
-    Directory {
-        /// The socket's path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A process listens there.
+    Directory { path: PathBuf, source: io::Error },
     #[error(
         "another service answers at {}; stop that service, or set admin_socket to another path",
         path.display()
     )]
-    InUse {
-        /// The socket's path.
-        path: PathBuf,
-    },
-    /// Something else is there, and it is left alone.
+    InUse { path: PathBuf },
     #[error("{} is there and is not a socket; set admin_socket to another path", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// It cannot be bound.
+    NotASocket { path: PathBuf },
     #[error("the administration socket {} cannot be made: {source}", path.display())]
-    Bind {
-        /// The path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Bind { path: PathBuf, source: io::Error },
 }
 
 /// The socket, listening. Its file goes when this is dropped.
@@ -106,9 +86,7 @@ struct SocketFile {
 /// Copy of the socket, for the program that goes on with it.
 #[derive(Debug)]
 pub struct SocketCopy {
-    /// The socket, listening.
     pub listener: OwnedFd,
-    /// Its file.
     pub file: FileId,
     stays: Arc<AtomicBool>,
 }

@@ -26,16 +26,13 @@ pub const MAX_IMPORT_ROWS: usize = 500;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
-    /// For every organisation.
     All,
-    /// For the one with this name.
     Organisation(String),
 }
 
 /// What became of each address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuppressionChanges {
-    /// In the order of the request.
     pub addresses: Vec<SuppressionChange>,
 }
 
@@ -45,7 +42,6 @@ pub struct SuppressionChanges {
 pub struct SuppressionChange {
     /// The address in the form in which it is compared.
     pub address: String,
-    /// What was done.
     pub outcome: SuppressionOutcome,
     /// What became of it on the SES account's own list, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,13 +52,10 @@ pub struct SuppressionChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SuppressionOutcome {
-    /// It is suppressed from now on.
     Added,
     /// It was suppressed before; that entry stays.
     AlreadyThere,
-    /// It is suppressed no more.
     Removed,
-    /// It was not suppressed.
     NotThere,
     /// It is suppressed for all organisations, and stays so.
     StillForAll,
@@ -72,15 +65,9 @@ pub enum SuppressionOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AtSes {
-    /// It is on it no more.
     Cleared,
-    /// It was not on it.
     NotThere,
-    /// SES did not do it.
-    Failed {
-        /// Why not.
-        message: String,
-    },
+    Failed { message: String },
 }
 
 /// A page of suppressions.
@@ -88,7 +75,6 @@ pub enum AtSes {
 pub struct Suppressions {
     /// Those for all organisations first, then by organisation; by address.
     pub suppressions: Vec<Suppression>,
-    /// Where the next page starts, if there is one.
     pub next: Option<SuppressionCursor>,
 }
 
@@ -97,13 +83,11 @@ pub struct Suppressions {
 pub struct Suppression {
     /// The name of the organisation; `None` for all of them.
     pub organisation: Option<String>,
-    /// The address.
     pub address: String,
     /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
     pub reason: String,
     /// Since when; empty where that cannot be read.
     pub since: String,
-    /// The message that caused it.
     pub message: Option<String>,
 }
 
@@ -111,9 +95,7 @@ pub struct Suppression {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuppressionCursor {
-    /// The number of the organisation; `None` for all of them.
     pub organisation: Option<u32>,
-    /// The address.
     pub address: String,
 }
 
@@ -121,9 +103,7 @@ pub struct SuppressionCursor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRow {
-    /// For whom.
     pub scope: Scope,
-    /// The address.
     pub address: String,
     /// Why; an operator's decision where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +111,6 @@ pub struct ImportRow {
     /// Since when; from now on where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// The message that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -154,7 +133,6 @@ pub struct SuppressionsImported {
     pub added: usize,
     /// How many were suppressed before; those entries stay.
     pub already_there: usize,
-    /// The rows that were not taken in.
     pub refused: Vec<RefusedRow>,
 }
 
@@ -163,7 +141,6 @@ pub struct SuppressionsImported {
 pub struct RefusedRow {
     /// Its position in the request, from 0 on.
     pub row: usize,
-    /// The rule that it breaks.
     pub rule: String,
 }
 
@@ -232,31 +209,22 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
         organisation: scope.map(|organisation| organisation.0),
         address: address.as_str().to_owned(),
     });
-    let whose = |scope: Option<OrganisationId>| scope.map(|number| admin.shown(number));
-    let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
-        let shown = Suppression {
-            organisation: whose(scope),
-            address: suppression.address.to_string(),
-            reason: suppression.reason.as_str().to_owned(),
-            since: suppression.since.to_string(),
-            message: suppression.cause.map(|id| id.to_string()),
-        };
-        ((scope, suppression.address), shown)
+    let whole = page.suppressions.into_iter().map(|(scope, it)| {
+        let (reason, since) = (it.reason.as_str(), it.since.to_string());
+        (scope, it.address, reason, since, it.cause.map(|id| id.to_string()))
     });
-    let damaged = page.damaged.into_iter().map(|(scope, address)| {
-        let shown = Suppression {
-            organisation: whose(scope),
-            address: address.to_string(),
-            reason: UNREADABLE.to_owned(),
-            since: String::new(),
-            message: None,
-        };
-        ((scope, address), shown)
+    let damaged = page.damaged.into_iter();
+    let damaged = damaged.map(|(scope, address)| (scope, address, UNREADABLE, String::new(), None));
+    let mut rows: Vec<_> = whole.chain(damaged).filter(|(scope, ..)| is_wanted(*scope)).collect();
+    rows.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    let shown = rows.into_iter().map(|(scope, address, reason, since, message)| Suppression {
+        organisation: scope.map(|number| admin.shown(number)),
+        address: address.to_string(),
+        reason: reason.to_owned(),
+        since,
+        message,
     });
-    let mut rows: Vec<_> = whole.chain(damaged).collect();
-    rows.retain(|((scope, _), _)| is_wanted(*scope));
-    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
+    let suppressions = shown.collect();
     Ok(Suppressions { suppressions, next })
 }
 

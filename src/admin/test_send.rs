@@ -30,11 +30,8 @@ pub enum MessageForm {
 /// A message of the examination's own was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestSent {
-    /// The message.
     pub id: String,
-    /// Its sender.
     pub from: String,
-    /// Its recipient.
     pub to: String,
 }
 

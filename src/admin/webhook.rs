@@ -1,9 +1,8 @@
 //! Webhooks: endpoints added, listed, changed and tested, and their deliveries.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use crate::admin::key::SecretInClear;
 use crate::admin::moment::moment;
 use crate::admin::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
@@ -33,7 +32,6 @@ const MAX_BODY_SHOWN: usize = 1_024;
 pub enum WhichDeliveries {
     /// The last ones since the start of the service, those that wait, and those that failed.
     All,
-    /// Those whose last attempt failed.
     Failed,
 }
 
@@ -43,51 +41,29 @@ pub enum WhichDeliveries {
 pub enum ReplayedEvents {
     /// All that were recorded at a time or later.
     Since(String),
-    /// The one with this id.
     One(String),
 }
 
 /// A new endpoint, or a new secret of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookSecret {
-    /// Its number.
     pub id: u32,
-    /// The secret.
     pub secret: SecretInClear,
-    /// The name of the organisation.
     pub organisation: String,
-    /// Address.
     pub url: String,
-}
-
-/// A secret in clear, on its one way to its owner. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SecretInClear(pub String);
-
-impl fmt::Debug for SecretInClear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretInClear(..)")
-    }
 }
 
 /// An endpoint as it is listed: never its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
-    /// Its number.
     pub id: u32,
-    /// The name of the organisation.
     pub organisation: String,
-    /// Address.
     pub url: String,
-    /// Types of the events that it is told of.
     pub types: Vec<String>,
     /// `active`, `paused` or `gone`; `gone` is paused because it answered 410.
     pub state: String,
-    /// When it was paused, if it is.
     pub paused_at: Option<String>,
-    /// When it was added.
     pub created_at: String,
     /// Until when the secret before the present one signs as well.
     pub rotating_until: Option<String>,
@@ -99,30 +75,22 @@ pub struct Webhook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDeliveries {
-    /// Whether the last attempts all failed.
     pub failing: bool,
-    /// Attempts that failed since the last that did not.
     pub failures_in_a_row: u32,
     /// Last answer, or what came in its place.
     pub last_answer: Option<String>,
-    /// When it came.
     pub last_answer_at: Option<String>,
-    /// Attempts under way.
     pub in_flight: usize,
-    /// Deliveries that wait for their next attempt.
     pub waiting: u64,
     /// When the oldest event was recorded that no attempt was made for.
     pub behind_since: Option<String>,
-    /// Events that were delivered.
     pub delivered: u64,
-    /// Deliveries whose last attempt failed.
     pub failed: u64,
 }
 
 /// Endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhooks {
-    /// By number.
     pub webhooks: Vec<Webhook>,
 }
 
@@ -130,13 +98,10 @@ pub struct Webhooks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookTested {
-    /// Whether the endpoint took it.
     pub delivered: bool,
     /// Status, or what went wrong.
     pub answer: String,
-    /// Time that it took, in milliseconds.
     pub took_millis: u64,
-    /// Beginning of the answer's body.
     pub body: String,
 }
 
@@ -148,18 +113,14 @@ pub struct WebhookDelivery {
     pub state: String,
     /// Identifier of the event; `None` if the event is past its retention.
     pub event: Option<String>,
-    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: Option<String>,
-    /// Identifier of the message.
     pub message: Option<String>,
-    /// Attempts so far.
     pub attempts: u32,
     /// When the last attempt ended; `None` if there was none.
     pub attempted_at: Option<String>,
     /// Answer to the last attempt, or what came in its place.
     pub answer: Option<String>,
-    /// When the next attempt is due, if it waits.
     pub next_attempt_at: Option<String>,
 }
 
@@ -174,7 +135,6 @@ pub struct WebhookDeliveryPage {
 /// Events that are delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookReplayed {
-    /// Number of the endpoint.
     pub id: u32,
     /// Whether anything is delivered again; if not, all of it is still to come.
     pub replayed: bool,
@@ -185,7 +145,6 @@ pub struct WebhookReplayed {
 pub struct WebhookReached {
     /// Status of its answer to a HEAD request, if there was one.
     pub status: Option<u16>,
-    /// Why there was none.
     pub reason: Option<String>,
 }
 
@@ -220,9 +179,8 @@ pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret
 }
 
 pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks, Refusal> {
-    let only = admin.only(call.organisation.as_deref())?;
-    let mut webhooks = admin.store.webhooks();
-    webhooks.retain(|webhook| only.is_none_or(|only| only == webhook.organisation));
+    let (only, all) = (call.organisation.as_deref(), admin.store.webhooks());
+    let webhooks = admin.only(only, all, |webhook| webhook.organisation)?;
     Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
 }
 

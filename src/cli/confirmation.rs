@@ -91,13 +91,13 @@ impl Confirmation {
 /// Returns what to print, as an error if a node did not answer.
 pub(super) fn on_all_nodes(
     report: String,
-    silent: Vec<String>,
+    silent: &[String],
     advice: &str,
 ) -> Result<String, CliError> {
     if silent.is_empty() {
         return Ok(report);
     }
-    let nodes = match &silent[..] {
+    let nodes = match silent {
         [node] => format!("node {node} does not answer"),
         nodes => format!("nodes {} do not answer", nodes.join(", ")),
     };

@@ -53,9 +53,7 @@ pub(super) struct Doctor {
 
 /// Who asks AWS.
 enum Asker {
-    /// The running service.
     Service(Client),
-    /// This process.
     Own(SesClient),
 }
 

@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 use crate::admin::DomainRemove;
 use crate::admin::domain::{
-    self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer,
+    self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom,
 };
 use crate::admin::message::QueuedMessages;
 use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
+use crate::domain::organisation::Finding;
 use crate::ses::identity::SetupStatus;
 use crate::ses::identity::records::{Purpose, RecordPresence};
 
@@ -23,7 +24,7 @@ pub(super) async fn remove(
     let messages =
         QueuedMessages::OfOrganisation { name: organisation, key: None, domain: Some(domain) };
     let answer = given.make(session, messages, &what).await?;
-    on_all_nodes(session.show(&answer, removed), answer.nodes_without_answer, ENDS_BY_ITSELF)
+    on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
 pub(super) fn table(list: &Domains) -> String {
@@ -53,13 +54,13 @@ fn removed(removed: &DomainRemoved) -> String {
     )
 }
 
-fn said(answer: SesAnswer) -> &'static str {
+fn said(answer: Finding) -> &'static str {
     match answer {
-        SesAnswer::Verified => "verified",
-        SesAnswer::Pending => "pending",
-        SesAnswer::TemporaryFailure => "temporary failure",
-        SesAnswer::Failed => "failed",
-        SesAnswer::Unknown => "no identity",
+        Finding::Verified => "verified",
+        Finding::Pending => "pending",
+        Finding::TemporaryFailure => "temporary failure",
+        Finding::Failed => "failed",
+        Finding::Unknown => "no identity",
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn checked(check: &DomainChecked) -> String {
         text.push_str(&line(domain));
     }
     if check.dns_records.iter().any(|record| record.ses == RecordPresence::Missing)
-        || (check.ses != SesAnswer::Verified && check.ses != SesAnswer::Unknown)
+        || (check.ses != Finding::Verified && check.ses != Finding::Unknown)
     {
         text.push_str(&to_publish(&check.dns_records));
     }
@@ -107,21 +108,21 @@ fn verdict(check: &DomainChecked) -> String {
         None => String::new(),
     };
     match check.ses {
-        SesAnswer::Verified => "has verified it".to_owned(),
-        SesAnswer::Pending => {
+        Finding::Verified => "has verified it".to_owned(),
+        Finding::Pending => {
             format!("has not found its DNS records yet{reason}. Once they are published, wait")
         }
-        SesAnswer::TemporaryFailure => format!(
+        Finding::TemporaryFailure => format!(
             "cannot look for its DNS records for now{reason}, and tries again by itself. See that \
              the domain's name servers answer everybody and that the records below are there"
         ),
-        SesAnswer::Failed => format!(
+        Finding::Failed => format!(
             "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
              the records below, then delete the identity {name} at SES (aws sesv2 \
              delete-email-identity --email-identity {name}) and run pillarbox domain add again; \
              the records may then be others"
         ),
-        SesAnswer::Unknown => {
+        Finding::Unknown => {
             "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()
         }
     }

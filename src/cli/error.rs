@@ -33,20 +33,17 @@ pub(super) enum CliError {
     Call(CallError),
     #[error("{0}")]
     Refused(String),
-    /// A service runs, and not at this socket.
     #[error(
         "the service runs, for its data file {} is in use, but its socket {} does not answer; \
          name the socket that it was started with by --socket or --config", file.display(),
         socket.display()
     )]
     InUse { file: PathBuf, socket: PathBuf },
-    /// No service runs, and there is nothing to work on.
     #[error(
         "{connect}. There is no data directory {} to work on either; is --config right?",
         directory.display()
     )]
     NoData { connect: ConnectError, directory: PathBuf },
-    /// No service runs here, and there is no file to work on.
     #[error(
         "{0}. The store is on PostgreSQL, so commands go to a running node; start this one, or run \
          the command where one runs"
@@ -54,7 +51,6 @@ pub(super) enum CliError {
     NoNode(ConnectError),
     #[error("no service runs, and its data file {} cannot be opened: {source}", file.display())]
     Open { file: PathBuf, source: OpenError },
-    /// A service stopped, and messages failed by that.
     #[error(
         "{} failed with body_lost_on_restart, because the service stopped before it sent {}. After \
          the next start, list them with: pillarbox message list --status failed",
@@ -68,25 +64,15 @@ pub(super) enum CliError {
         report: String,
         what: String,
     },
-    /// A service runs that must not.
     #[error(
         "a service answers at {}; stop it first, and start it again afterwards", socket.display()
     )]
     Running { socket: PathBuf },
-    /// The destination is a file of the service's own.
     #[error(
         "{} is the {name} of the service in {}; name another file", file.display(),
         directory.display()
     )]
     OwnFile { file: PathBuf, name: &'static str, directory: PathBuf },
-    #[error("{} is a link that leads nowhere; remove it, or name another file", file.display())]
-    DeadLink { file: PathBuf },
-    #[error(
-        "there is no directory {}; create it, or name another file", directory.display()
-    )]
-    NoDirectory { directory: PathBuf },
-    #[error("{} is not a regular file, which a backup needs; name another file", file.display())]
-    NotAFile { file: PathBuf },
     #[error("{source}{}", advice(source))]
     Copy {
         #[from]
@@ -117,7 +103,6 @@ pub(super) enum CliError {
     },
     #[error("cannot start: {0}")]
     Runtime(io::Error),
-    /// The service, or the simulator, ended with an error.
     #[error("{0}")]
     Run(ServiceError),
 }
@@ -135,28 +120,7 @@ impl CliError {
             Self::BodiesLost { .. } => EXIT_BODIES_LOST,
             Self::Call(CallError::OtherVersion(_)) => EXIT_START_AGAIN,
             Self::Connect(error) if error.is_other_version() => EXIT_START_AGAIN,
-            Self::Connect(_)
-            | Self::Call(_)
-            | Self::Refused(_)
-            | Self::Reported { .. }
-            | Self::InUse { .. }
-            | Self::NoData { .. }
-            | Self::NoNode(_)
-            | Self::Open { .. }
-            | Self::Running { .. }
-            | Self::OwnFile { .. }
-            | Self::DeadLink { .. }
-            | Self::NoDirectory { .. }
-            | Self::NotAFile { .. }
-            | Self::Copy { .. }
-            | Self::Restore(_)
-            | Self::WouldReplace(_)
-            | Self::Write { .. }
-            | Self::Print(_)
-            | Self::File { .. }
-            | Self::ImportStopped { .. }
-            | Self::Runtime(_)
-            | Self::Run(_) => EXIT_FAILED,
+            _ => EXIT_FAILED,
         }
     }
 }

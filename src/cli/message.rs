@@ -52,11 +52,11 @@ pub(super) async fn cancel(
         text
     });
     let advice = "what it holds is not cancelled; give the command again once it answers";
-    on_all_nodes(report, all.nodes_without_answer, advice)
+    on_all_nodes(report, &all.nodes_without_answer, advice)
 }
 
 pub(super) async fn list(session: &Session, given: MessageList) -> Result<String, CliError> {
-    let mut all = Messages { messages: Vec::new(), next: given.before.clone() };
+    let mut all = Messages { next: given.before.clone(), ..Messages::default() };
     loop {
         let limit = (given.limit - all.messages.len()).min(MAX_PAGE);
         let call = MessageList { before: all.next.take(), limit, ..given.clone() };

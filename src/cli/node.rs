@@ -1,10 +1,11 @@
 //! `node`: the nodes on one database.
 
-use crate::admin::node::{Node, NodeDrained, NodeForgotten, Nodes};
+use crate::admin::node::{Node, Nodes};
+use crate::admin::{NodeDrain, NodeForget};
 use crate::cli::output::Table;
 use crate::store::DrainOrder;
 
-pub(super) fn drained(NodeDrained { name, drain }: &NodeDrained) -> String {
+pub(super) fn drained(NodeDrain { name, drain }: &NodeDrain) -> String {
     match drain {
         DrainOrder::Begin => format!(
             "node {name} accepts no more messages within a second; it can be stopped once it holds \
@@ -14,7 +15,7 @@ pub(super) fn drained(NodeDrained { name, drain }: &NodeDrained) -> String {
     }
 }
 
-pub(super) fn forgotten(NodeForgotten { name }: &NodeForgotten) -> String {
+pub(super) fn forgotten(NodeForget { name }: &NodeForget) -> String {
     format!(
         "node {name} is removed; the messages that it held fail within seconds: pillarbox message \
          list --status failed\n"

@@ -16,7 +16,7 @@ pub(super) async fn remove(
     let what = format!("Removing the organisation {name}");
     let messages = QueuedMessages::OfOrganisation { name, key: None, domain: None };
     let answer = given.make(session, messages, &what).await?;
-    on_all_nodes(session.show(&answer, removed), answer.nodes_without_answer, ENDS_BY_ITSELF)
+    on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
 pub(super) fn added(added: &Organisation) -> String {

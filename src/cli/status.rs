@@ -86,7 +86,7 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     let people = reach.format() == Format::People;
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
     loop {
-        let status = match reach.clone().open_service().await {
+        let status = match reach.open_service().await {
             Ok(session) => session.run(admin::Status {}, shown).await,
             Err(error) => Err(error),
         };
@@ -156,56 +156,28 @@ fn critical_codes(status: &ServiceStatus) -> Vec<String> {
 
 /// Whether lines of their own tell of a condition, with more facts.
 const fn has_lines(kind: Kind) -> bool {
-    match kind {
+    matches!(
+        kind,
         Kind::StoreRefusing
-        | Kind::StoreFailing
-        | Kind::DataFileLost
-        | Kind::SendingPaused(_)
-        | Kind::Unanswered
-        | Kind::Account(_)
-        | Kind::NoCredentialsYet(_)
-        | Kind::QueueFull
-        | Kind::QueueNearlyFull
-        | Kind::QueueShareFull
-        | Kind::ClockJumped
-        | Kind::DomainPaused
-        | Kind::ProviderSlow
-        | Kind::OutcomesUnknown
-        | Kind::EventsUnavailable
-        | Kind::EventsUnreadable
-        | Kind::Certificate(_)
-        | Kind::RowsDamaged
-        | Kind::BodiesLost => true,
-        Kind::Stopping
-        | Kind::Draining
-        | Kind::BodiesUnusable
-        | Kind::QueueLowered
-        | Kind::OrganisationPaused
-        | Kind::RefusalsHeld
-        | Kind::UnexpectedAnswers
-        | Kind::TrackingNotOverridden
-        | Kind::NodeSilent
-        | Kind::StandbyLost
-        | Kind::DatabaseSilent
-        | Kind::ClocksDiffer
-        | Kind::Starting
-        | Kind::QueueFilling
-        | Kind::QueueStuck
-        | Kind::RequestsRefused
-        | Kind::Throttled
-        | Kind::MessagesFailed
-        | Kind::OutcomesUnrecorded
-        | Kind::QuotaLow
-        | Kind::ConnectionsNearLimit
-        | Kind::FilesNearLimit
-        | Kind::PurgeBehind
-        | Kind::InternalErrors
-        | Kind::CommitsSlow
-        | Kind::Bounces
-        | Kind::Complaints
-        | Kind::WebhookFailing
-        | Kind::WebhookGone => false,
-    }
+            | Kind::StoreFailing
+            | Kind::DataFileLost
+            | Kind::SendingPaused(_)
+            | Kind::Unanswered
+            | Kind::Account(_)
+            | Kind::NoCredentialsYet(_)
+            | Kind::QueueFull
+            | Kind::QueueNearlyFull
+            | Kind::QueueShareFull
+            | Kind::ClockJumped
+            | Kind::DomainPaused
+            | Kind::ProviderSlow
+            | Kind::OutcomesUnknown
+            | Kind::EventsUnavailable
+            | Kind::EventsUnreadable
+            | Kind::Certificate(_)
+            | Kind::RowsDamaged
+            | Kind::BodiesLost
+    )
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

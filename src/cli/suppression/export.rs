@@ -10,7 +10,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use crate::admin::{REMOVED_MARK, SuppressionList};
-use crate::cli::connect::Session;
+use crate::cli::connect::{Format, Session};
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
@@ -144,7 +144,7 @@ async fn write<W: Write>(
 
 /// To standard error: standard output has the rows, or the command's own answer.
 fn note(session: &Session, exported: &Exported) {
-    if !session.is_for_people() {
+    if session.format == Format::Json {
         return;
     }
     let mut err = io::stderr();

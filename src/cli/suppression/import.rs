@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::admin::SuppressionImport;
 use crate::admin::client::CallError;
 use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
-use crate::cli::connect::Session;
+use crate::cli::connect::{Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Progress, escaped};
 use crate::cli::suppression::STANDARD;
@@ -185,7 +185,7 @@ impl Pass<'_> {
 
     /// Reports a row: at once to a person, in the answer to a program.
     fn refuse(&mut self, progress: &Progress, session: &Session, line: u64, rule: String) {
-        if session.is_for_people() {
+        if session.format == Format::People {
             progress.line(&format!("line {line}: {}", escaped(&rule)));
         }
         self.imported.refused.push(RefusedLine { line, rule });
