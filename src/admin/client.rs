@@ -124,7 +124,6 @@ pub struct Backup {
     parts: Parts,
 }
 
-/// Parts of a backup.
 #[derive(Debug)]
 struct Parts {
     body: Incoming,
@@ -162,7 +161,6 @@ impl Client {
         }
     }
 
-    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -27,7 +27,6 @@ pub struct DeadLetter {
     pub length: usize,
 }
 
-/// Dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetters {

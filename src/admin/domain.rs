@@ -24,7 +24,6 @@ pub enum Verification {
     Assumed,
 }
 
-/// A sender domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Domain {
@@ -47,7 +46,6 @@ pub struct LastCheck {
     pub ses: Finding,
 }
 
-/// Sender domains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domains {
     pub domains: Vec<Domain>,

@@ -47,7 +47,6 @@ pub struct Key {
     pub last_used_at: Option<String>,
 }
 
-/// API keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     pub keys: Vec<Key>,

@@ -23,7 +23,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
-    /// How sending goes.
     fn sending(&self) -> SendingStatus;
 
     /// What a stop at this moment would leave unsent. May take long, so it is no work for a task.
@@ -31,7 +30,6 @@ pub trait LiveView: Send + Sync {
         DrainForecast::default()
     }
 
-    /// What is known of the AWS credentials.
     fn account(&self) -> AccountCheck {
         AccountCheck::Passed
     }
@@ -54,12 +52,10 @@ pub trait LiveView: Send + Sync {
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
 
-    /// Counts pending messages.
     fn count(&self, _selection: &Selection) -> usize {
         0
     }
 
-    /// Cancels pending messages.
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
 }
 
@@ -89,7 +85,6 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Tells what is wrong now.
     pub fn tell(&self, conditions: Vec<Condition>) {
         self.told.send_replace(conditions);
     }
@@ -132,7 +127,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Critical => "critical",

@@ -85,7 +85,6 @@ pub struct RecipientEvent {
     pub detail: DetailView,
 }
 
-/// A page of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
     pub messages: Vec<OperatorsView>,
@@ -196,6 +195,9 @@ impl Admin {
     fn filter(&self, call: &MessageList) -> Result<MessageFilter, Refusal> {
         let subject = call.subject.as_deref().map(short).transpose()?.unwrap_or_default();
         let recipient = call.recipient.as_deref().map(short).transpose()?;
+        let status = |text| one_of(text, "a status", Status::ALL, Status::as_str);
+        let outcome =
+            |text| one_of(text, "an outcome", MessageOutcome::ALL, MessageOutcome::as_str);
         let read = |text| moment(text, self.clock.now());
         Ok(MessageFilter {
             before: call.before.as_deref().map(message_id).transpose()?,
@@ -256,17 +258,15 @@ fn message_id(text: &str) -> Result<MessageId, Refusal> {
     })
 }
 
-fn status(text: &str) -> Result<Status, Refusal> {
-    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
-        let all = Status::ALL.map(Status::as_str).join(", ");
-        Refusal::new(format!("{text:?} is not a status; those there are: {all}"))
-    })
-}
-
-fn outcome(text: &str) -> Result<MessageOutcome, Refusal> {
-    text.parse().map_err(|_| {
-        let all = MessageOutcome::ALL.map(MessageOutcome::as_str).join(", ");
-        Refusal::new(format!("{text:?} is not an outcome; those there are: {all}"))
+fn one_of<T: Copy, const N: usize>(
+    text: &str,
+    what: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<T, Refusal> {
+    all.into_iter().find(|one| name(*one) == text).ok_or_else(|| {
+        let all = all.map(name).join(", ");
+        Refusal::new(format!("{text:?} is not {what}; those there are: {all}"))
     })
 }
 

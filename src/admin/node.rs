@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::admin::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
 use crate::store::{Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom};
 
-/// Nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nodes {
     pub nodes: Vec<Node>,

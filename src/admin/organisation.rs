@@ -11,14 +11,12 @@ use crate::domain::organisation as domain;
 use crate::queue::Selection;
 use crate::store::Change;
 
-/// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisation {
     pub id: u32,
     pub name: String,
 }
 
-/// All organisations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisations {
     pub organisations: Vec<Organisation>,

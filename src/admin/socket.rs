@@ -169,7 +169,6 @@ impl Socket {
         Ok(SocketCopy { listener, file: self.file.id, stays: Arc::clone(&self.file.stays) })
     }
 
-    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.file.path
     }

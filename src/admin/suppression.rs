@@ -70,7 +70,6 @@ pub enum AtSes {
     Failed { message: String },
 }
 
-/// A page of suppressions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppressions {
     /// Those for all organisations first, then by organisation; by address.
@@ -78,7 +77,6 @@ pub struct Suppressions {
     pub next: Option<SuppressionCursor>,
 }
 
-/// A suppression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppression {
     /// The name of the organisation; `None` for all of them.

@@ -88,7 +88,6 @@ pub struct WebhookDeliveries {
     pub failed: u64,
 }
 
-/// Endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhooks {
     pub webhooks: Vec<Webhook>,
@@ -105,7 +104,6 @@ pub struct WebhookTested {
     pub body: String,
 }
 
-/// A delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDelivery {
@@ -124,7 +122,6 @@ pub struct WebhookDelivery {
     pub next_attempt_at: Option<String>,
 }
 
-/// Deliveries of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookDeliveryPage {
     /// Delivered ones, newest first; then those that wait, by the time of their next attempt; then
@@ -193,16 +190,12 @@ pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook
 }
 
 pub(super) async fn pause(admin: &Admin, call: WebhookPause) -> Result<Webhook, Refusal> {
-    let since = admin.clock.now();
-    let state = WebhookState::Paused { by: PausedBy::Operator, since };
-    let webhook = admin.store.set_webhook_state(WebhookId(call.id), state).await?;
-    Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+    let by = PausedBy::Operator;
+    admin.set_state(call.id, WebhookState::Paused { by, since: admin.clock.now() }).await
 }
 
 pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook, Refusal> {
-    let active = WebhookState::Active;
-    let webhook = admin.store.set_webhook_state(WebhookId(call.id), active).await?;
-    Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+    admin.set_state(call.id, WebhookState::Active).await
 }
 
 pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret, Refusal> {
@@ -311,6 +304,11 @@ impl Admin {
             answer: delivery.last.map(|(_, failure)| failure.to_string()),
             next_attempt_at: None,
         })
+    }
+
+    async fn set_state(&self, id: u32, state: WebhookState) -> Result<Webhook, Refusal> {
+        let webhook = self.store.set_webhook_state(WebhookId(id), state).await?;
+        Ok(shown(self, &webhook.ok_or_else(|| no_webhook(id))?))
     }
 
     fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {

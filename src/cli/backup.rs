@@ -109,7 +109,9 @@ impl Restore {
         let existing = if self.replace { Existing::Replace } else { Existing::Keep };
         let now = Clock::system().now();
         let restored = candidate.install(existing, now).map_err(|error| match error {
-            error @ RestoreError::Exists { .. } => CliError::WouldReplace(error),
+            error @ RestoreError::Exists { .. } => CliError::Refused(format!(
+                "{error}; --replace puts the backup in its place, and keeps it under another name"
+            )),
             error => error.into(),
         })?;
         Ok(format.show(&Restored::of(&restored.contents, restored.kept, true), |done| {

@@ -131,7 +131,10 @@ impl Connection {
             return Err(CliError::Usage(rule.to_owned()));
         }
         match self.find().await? {
-            Ok((client, _)) => Err(CliError::Running { socket: client.path().to_owned() }),
+            Ok((client, _)) => Err(CliError::Refused(format!(
+                "a service answers at {}; stop it first, and start it again afterwards",
+                client.path().display()
+            ))),
             Err(none) => Ok(none.directory()?.1),
         }
     }
@@ -148,10 +151,13 @@ impl Connection {
         Format::of(self.json)
     }
 
+    fn session(&self, (client, data_dir): (Client, Option<PathBuf>)) -> Session {
+        Session { backend: Backend::Service(client), format: self.format(), data_dir }
+    }
+
     /// Finds the running service, and leaves the data file alone.
     pub(super) async fn open_service(&self) -> Result<Session, CliError> {
-        let (client, data_dir) = self.find().await?.map_err(|none| none.connect)?;
-        Ok(Session { backend: Backend::Service(client), format: self.format(), data_dir })
+        Ok(self.session(self.find().await?.map_err(|none| none.connect)?))
     }
 
     /// Finds who answers the calls.
@@ -161,10 +167,7 @@ impl Connection {
             return Err(CliError::Usage(rule.to_owned()));
         }
         match self.find().await? {
-            Ok((client, data_dir)) => {
-                let backend = Backend::Service(client);
-                Ok(Session { backend, format: self.format(), data_dir })
-            }
+            Ok(found) => Ok(self.session(found)),
             Err(none) => none.open_file(self.format()).await,
         }
     }

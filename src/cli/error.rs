@@ -65,10 +65,6 @@ pub(super) enum CliError {
         what: String,
     },
     #[error(
-        "a service answers at {}; stop it first, and start it again afterwards", socket.display()
-    )]
-    Running { socket: PathBuf },
-    #[error(
         "{} is the {name} of the service in {}; name another file", file.display(),
         directory.display()
     )]
@@ -80,9 +76,6 @@ pub(super) enum CliError {
     },
     #[error("{0}")]
     Restore(#[from] RestoreError),
-    /// A backup would take the place of a data file.
-    #[error("{0}; --replace puts the backup in its place, and keeps it under another name")]
-    WouldReplace(RestoreError),
     #[error("cannot write {}: {source}", path.display())]
     Write {
         /// Which, or in which directory.
@@ -94,13 +87,6 @@ pub(super) enum CliError {
     /// A file that the command line names cannot be used.
     #[error("{} cannot be used: {source}", file.display())]
     File { file: PathBuf, source: io::Error },
-    /// An import did not come to its end.
-    #[error("{source}. {done} rows are in; import the list again for the rest")]
-    ImportStopped {
-        /// How many rows are durable.
-        done: u64,
-        source: Box<CliError>,
-    },
     #[error("cannot start: {0}")]
     Runtime(io::Error),
     #[error("{0}")]

@@ -168,9 +168,10 @@ impl Pass<'_> {
     ) -> Result<(), CliError> {
         let (placed, rows): (Vec<Place>, Vec<ImportRow>) = batch.into_iter().unzip();
         let answer = session.call(SuppressionImport { rows, mode }).await;
-        let answer = answer.map_err(|source| CliError::ImportStopped {
-            done: self.imported.added + self.imported.already_there,
-            source: Box::new(source),
+        let answer = answer.map_err(|source| {
+            let done = self.imported.added + self.imported.already_there;
+            let rest = "import the list again for the rest";
+            CliError::Refused(format!("{source}. {done} rows are in; {rest}"))
         })?;
         self.imported.added += u64::try_from(answer.added).unwrap_or(u64::MAX);
         self.imported.already_there += u64::try_from(answer.already_there).unwrap_or(u64::MAX);
