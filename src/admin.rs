@@ -1,14 +1,18 @@
 //! Administration: what operators ask of the store, the provider and the running service.
 //!
-//! Each call is a type, with its answer and with what it does. The Unix socket of a running service
-//! takes the calls; where none runs, the commands make them on the data file themselves. Nothing
-//! here knows terminals.
+//! Each call is declared once, in the list below. From it follow the call's arguments, as JSON and on
+//! the command line, and what the Unix socket of a running service takes. If none runs, the commands
+//! make the calls on the data file themselves. Nothing here knows terminals.
+
+#![expect(missing_docs, reason = "the names of an answer's members say what most of them are")]
 
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::{ArgAction, ArgGroup, Args};
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,11 +20,12 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::domain::organisation::{self as domain_organisation, OrganisationName};
+use crate::domain::outcome::MessageOutcome;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
-use crate::store::{ListError, Snapshot, Store, StoreError};
+use crate::store::{DrainOrder, ListError, Snapshot, Store, StoreError};
 
 pub mod all_nodes;
 mod backup;
@@ -36,6 +41,7 @@ pub mod live;
 pub mod message;
 mod moment;
 pub mod node;
+mod options;
 pub mod organisation;
 pub mod process;
 pub mod restart;
@@ -46,12 +52,28 @@ pub mod suppression;
 pub mod test_send;
 pub mod webhook;
 
-use bodies::BodyFacts;
-use checks::EventRoute;
+use bodies::{Bodies, BodiesDropped, BodyFacts};
+use checks::{EventRoute, Examined, Part};
+use dead_letter::{DeadLetterShown, DeadLetters, DeadLettersCleared, Letters};
+use domain::{DomainChecked, DomainRemoved, DomainReport, Domains, Verification};
 use identity::Identity;
+use key::{Key, KeyAdded, Keys};
 use live::LiveView;
-use restart::Restarts;
-use status::SmtpListener;
+use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
+use node::Nodes;
+use options::{StatusParser, flag};
+use organisation::{Organisation, OrganisationRemoved, Organisations};
+use restart::{RestartBegun, Restarts, RunningProgram};
+use status::{Acknowledged, ClockConfirmed, PageAddress, ServiceStatus, SmtpListener};
+use suppression::{
+    AtSes, ImportMode, ImportRow, Scope, SuppressionChanges, SuppressionCursor, Suppressions,
+    SuppressionsImported,
+};
+use test_send::{MessageForm, TestSent};
+use webhook::{
+    ReplayedEvents, Webhook, WebhookDeliveryPage, WebhookReached, WebhookReplayed, WebhookSecret,
+    WebhookTested, Webhooks, WhichDeliveries,
+};
 
 /// The largest call, in bytes.
 pub const MAX_CALL_BYTES: usize = 1 << 20;
@@ -69,17 +91,446 @@ pub const REMOVED_MARK: char = '#';
 
 /// Call of the administration. Its texts come in as given, and the call judges them. A call refuses
 /// unknown fields: what an older service does not know must not be dropped without a word.
-pub trait Call: Served + Serialize + DeserializeOwned + Send {
+pub trait Call: Serialize + DeserializeOwned + Send {
+    /// Name of the call: `POST /NAME` on the socket makes it.
+    const NAME: &'static str;
+    /// Services that it needs.
+    const SCOPE: CallScope;
+    /// Answer to the call.
+    type Answer: Serialize + DeserializeOwned + Send;
+
     /// Does what is asked.
     fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
 }
 
-/// Place of a call in the table of the [`socket`], which alone gives it: every call is in the table.
-pub trait Served {
-    /// Name of the call: `POST /NAME` on the socket makes it.
-    const NAME: &'static str;
-    /// Answer to the call.
-    type Answer: Serialize + DeserializeOwned + Send;
+/// Services that a call needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallScope {
+    /// None: it works on what is stored, if necessary on the data file itself.
+    File,
+    /// The running service of this node. This text refuses the call if none runs.
+    Node(&'static str),
+    /// The running services of all nodes, for the messages that each holds in memory; and what is
+    /// stored, if none runs.
+    AllNodes,
+}
+
+/// Reason why a call that came in by its name has no answer.
+#[derive(Debug)]
+pub enum CallFault {
+    /// There is no such call.
+    Unknown,
+    /// It is not written as this version knows it.
+    Invalid(serde_json::Error),
+    /// It was not done.
+    Refused(Refusal),
+}
+
+/// Declares the calls: what each does, its name, its arguments, its answer, its scope, and the
+/// function that does it, asynchronously (`=>`) or at once (`=`). The arguments are those of the
+/// command line too, with its help.
+macro_rules! calls {
+    ($(
+        $(#[$about:meta])*
+        $name:literal $call:ident { $($(#[$option:meta])* $field:ident: $type:ty),* $(,)? }
+        -> $answer:ty: $scope:ident $(($stopped:literal))? $(=> $waits:path)? $(= $acts:path)?;
+    )*) => {
+        $(
+            #[derive(Debug, Clone, Serialize, Deserialize, Args)]
+            $(#[$about])*
+            #[serde(rename_all = "camelCase", deny_unknown_fields)]
+            pub struct $call {
+                $($(#[$option])* pub $field: $type,)*
+            }
+
+            impl Call for $call {
+                const NAME: &'static str = $name;
+                const SCOPE: CallScope = CallScope::$scope $(($stopped))?;
+                type Answer = $answer;
+
+                async fn answer(self, admin: &Admin) -> Result<$answer, Refusal> {
+                    admin.serves(Self::SCOPE)?;
+                    $($waits(admin, self).await)? $($acts(admin, &self))?
+                }
+            }
+        )*
+
+        impl Admin {
+            /// Makes the call of a name, with its arguments and its answer as JSON.
+            pub async fn make(&self, name: &str, document: &[u8]) -> Result<Vec<u8>, CallFault> {
+                match name {
+                    $($name => Box::pin(self.make_one::<$call>(document)).await,)*
+                    _ => Err(CallFault::Unknown),
+                }
+            }
+        }
+    };
+}
+
+calls! {
+    /// Add an organisation.
+    "organisation-add" OrganisationAdd {
+        /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
+        name: String,
+    } -> Organisation: File => organisation::add;
+
+    /// List the organisations.
+    "organisation-list" OrganisationList {} -> Organisations: File = organisation::list;
+
+    /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
+    /// records stay.
+    "organisation-remove" OrganisationRemove {
+        /// Name.
+        name: String,
+    } -> OrganisationRemoved: AllNodes => organisation::remove;
+
+    /// Create an API key and print it. It is shown only once.
+    "key-add" KeyAdd {
+        /// Organisation that the key belongs to.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: String,
+        /// Label, to tell the key from others.
+        #[arg(long = "name", value_name = "LABEL", default_value = "")]
+        label: String,
+        /// Lifetime (90d), or the day at whose beginning in UTC it expires (2027-01-31); never if not
+        /// given.
+        #[arg(long, value_name = "DURATION|DATE")]
+        expires: Option<String>,
+    } -> KeyAdded: File => key::add;
+
+    /// List the API keys. The keys themselves are not stored.
+    "key-list" KeyList {
+        /// Only keys of this organisation.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: Option<String>,
+    } -> Keys: File = key::list;
+
+    /// Revoke an API key. It stops working at once.
+    "key-revoke" KeyRevoke {
+        /// Number of the key, from the list.
+        id: u32,
+    } -> Key: File => key::revoke;
+
+    /// Add a sender domain: create its identity at SES and print the DNS records to publish.
+    "domain-add" DomainAdd {
+        /// Organisation that sends from the domain.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: String,
+        /// Domain. A sub-domain is another domain.
+        domain: String,
+        /// Treat the domain as verified, without asking SES.
+        #[arg(long = "assume-verified", action = ArgAction::SetTrue, conflicts_with = "mail_from")]
+        #[arg(value_parser = flag(Verification::BySes, Verification::Assumed))]
+        verification: Verification,
+        /// Sub-domain to which bounces come back, instead of SES's own domain, so that SPF passes
+        /// for your domain.
+        #[arg(long, value_name = "SUBDOMAIN")]
+        mail_from: Option<String>,
+    } -> DomainReport: File => domain::add;
+
+    /// List the sender domains.
+    "domain-list" DomainList {
+        /// Only domains of this organisation.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: Option<String>,
+    } -> Domains: File = domain::list;
+
+    /// Ask SES now whether a domain is verified.
+    "domain-check" DomainCheck {
+        /// Domain.
+        domain: String,
+    } -> DomainChecked: File => domain::check;
+
+    /// Remove a sender domain. What is queued from it fails. Its identity at SES stays.
+    "domain-remove" DomainRemove {
+        /// Organisation that sends from the domain.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: String,
+        /// Domain.
+        domain: String,
+    } -> DomainRemoved: AllNodes => domain::remove;
+
+    /// Suppress addresses.
+    #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
+    "suppression-add" SuppressionAdd {
+        #[command(flatten)]
+        scope: Scope,
+        /// Addresses.
+        #[arg(required = true, value_name = "ADDRESS")]
+        addresses: Vec<String>,
+    } -> SuppressionChanges: File => suppression::add;
+
+    /// Remove suppressions.
+    #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
+    "suppression-remove" SuppressionRemove {
+        #[command(flatten)]
+        scope: Scope,
+        /// Addresses.
+        #[arg(required = true, value_name = "ADDRESS")]
+        addresses: Vec<String>,
+    } -> SuppressionChanges: File => suppression::remove;
+
+    /// List suppressions.
+    #[command(mut_arg("org", |org| org.help("Only suppressions of this organisation")))]
+    #[command(mut_arg("all", |all| all.help("Only suppressions for all organisations")))]
+    "suppression-list" SuppressionList {
+        #[command(flatten)]
+        scope: Option<Scope>,
+        /// Only those behind this one.
+        #[arg(skip)]
+        after: Option<SuppressionCursor>,
+    } -> Suppressions: File => suppression::list;
+
+    /// Remove an address from the SES account's own suppression list.
+    "suppression-clear-at-ses" SuppressionClearAtSes {
+        /// Address.
+        address: String,
+    } -> AtSes: File => suppression::clear_at_ses;
+
+    /// Suppress what a list says. Each row is judged for itself. Existing suppressions stay as they
+    /// are, so that a list may be imported again.
+    "suppression-import" SuppressionImport {
+        /// At most [`suppression::MAX_IMPORT_ROWS`].
+        #[arg(skip)]
+        rows: Vec<ImportRow>,
+        /// Whether good rows are taken in.
+        #[arg(skip = ImportMode::Check)]
+        mode: ImportMode,
+    } -> SuppressionsImported: File => suppression::import;
+
+    /// Show a message with what happened to each recipient.
+    "message-show" MessageShow {
+        /// Id of the message.
+        id: String,
+    } -> MessageShown: File => message::show;
+
+    /// List messages, newest first.
+    #[derive(Default)]
+    "message-list" MessageList {
+        /// Only messages of this organisation.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: Option<String>,
+        /// Only messages with this status.
+        #[arg(long, value_parser = StatusParser)]
+        status: Option<String>,
+        /// Only messages with this outcome: the status, or after "sent" what the latest event says.
+        #[arg(long, value_parser = PossibleValuesParser::new(MessageOutcome::ALL.map(MessageOutcome::as_str)))]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        outcome: Option<String>,
+        /// Only messages with this text in the address of a recipient, in any case.
+        #[arg(long, value_name = "TEXT")]
+        recipient: Option<String>,
+        /// Only messages from an address of this domain.
+        #[arg(long, value_name = "DOMAIN")]
+        #[serde(skip_serializing_if = "Option::is_none", alias = "sender_domain")]
+        sender_domain: Option<String>,
+        /// Only messages with each of these words in the subject, in any case and order.
+        #[arg(long, value_name = "WORDS")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        subject: Option<String>,
+        /// Only messages accepted at or after this time (2027-01-31T12:00:00Z), the beginning of this
+        /// day (2027-01-31) or this duration until now (2h).
+        #[arg(long = "since", value_name = "TIME")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// Only messages accepted before this time, day or duration until now.
+        #[arg(long, value_name = "TIME")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until: Option<String>,
+        /// Most messages to list.
+        #[arg(long, default_value = "50")]
+        #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=message::MAX_LISTED))]
+        limit: usize,
+        /// Only messages accepted before the one with this id.
+        #[arg(long, value_name = "ID")]
+        before: Option<String>,
+    } -> Messages: File => message::list;
+
+    /// Cancel queued messages: they are not sent. A message whose call to the provider is under way
+    /// is not tried again after that call.
+    "message-cancel" MessageCancel {
+        #[command(flatten)]
+        messages: QueuedMessages,
+    } -> MessagesCancelled: AllNodes => message::cancel;
+
+    /// Count the messages that a cancellation would end or keep from another attempt.
+    "message-count" MessageCount {
+        #[command(flatten)]
+        messages: QueuedMessages,
+    } -> MessagesCounted: AllNodes => message::count;
+
+    /// List dead letters, newest first.
+    "dead-letter-list" DeadLetterList {} -> DeadLetters: File => dead_letter::list;
+
+    /// Show a dead letter with its document.
+    "dead-letter-show" DeadLetterShow {
+        /// Id, or the beginning of the id.
+        id: String,
+    } -> DeadLetterShown: File => dead_letter::show;
+
+    /// Delete dead letters. The others are deleted after 90 days.
+    "dead-letter-clear" DeadLetterClear {
+        #[command(flatten)]
+        letters: Letters,
+    } -> DeadLettersCleared: File => dead_letter::clear;
+
+    /// Add an endpoint, and print the secret that signs its deliveries. It is shown only once.
+    "webhook-add" WebhookAdd {
+        /// Organisation of the events.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: String,
+        /// URL that is called, https or http.
+        url: String,
+        /// Types of events, such as email.bounce,email.complaint; all types if not given.
+        #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+        types: Vec<String>,
+        /// Certificates in PEM that the endpoint's own is checked against; the system's roots if not
+        /// given.
+        #[arg(skip)]
+        authority: Option<String>,
+    } -> WebhookSecret: File => webhook::add;
+
+    /// List the endpoints, and how their deliveries go.
+    "webhook-list" WebhookList {
+        /// Only endpoints of this organisation.
+        #[arg(long = "org", value_name = "NAME")]
+        organisation: Option<String>,
+    } -> Webhooks: File = webhook::list;
+
+    /// Remove an endpoint. It does not get the events that still wait for it.
+    "webhook-remove" WebhookRemove {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> Webhook: File => webhook::remove;
+
+    /// Stop deliveries to an endpoint. Its events wait.
+    "webhook-pause" WebhookPause {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> Webhook: File => webhook::pause;
+
+    /// Go on with the deliveries to an endpoint that is paused.
+    "webhook-resume" WebhookResume {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> Webhook: File => webhook::resume;
+
+    /// Create a new secret and print it. The one before signs as well for 24 hours.
+    "webhook-rotate" WebhookRotate {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> WebhookSecret: File => webhook::rotate;
+
+    /// Ask an endpoint whether it is there, without an event.
+    "webhook-reach" WebhookReach {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> WebhookReached: File => webhook::reach;
+
+    /// Send the event email.test to an endpoint, and print its answer.
+    "webhook-test" WebhookTest {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> WebhookTested: File => webhook::test;
+
+    /// List deliveries to an endpoint: the last ones, those that wait for their next attempt, and
+    /// those that failed.
+    "webhook-delivery-list" WebhookDeliveryList {
+        /// Number of the endpoint, from the list.
+        id: u32,
+        /// Only those whose last attempt failed.
+        #[arg(long = "failed", action = ArgAction::SetTrue)]
+        #[arg(value_parser = flag(WhichDeliveries::All, WhichDeliveries::Failed))]
+        which: WhichDeliveries,
+    } -> WebhookDeliveryPage: File => webhook::deliveries;
+
+    /// Deliver events again: all since a time, or one.
+    "webhook-replay" WebhookReplay {
+        /// Number of the endpoint, from the list.
+        id: u32,
+        #[command(flatten)]
+        events: ReplayedEvents,
+    } -> WebhookReplayed: File => webhook::replay;
+
+    /// List the nodes on the database, as the node on this machine sees them.
+    "node-list" NodeList {} -> Nodes: File = node::list;
+
+    /// Have a node accept no more messages and send what it holds. It can be stopped without loss
+    /// once it holds none. Its next start accepts messages again.
+    "node-drain" NodeDrain {
+        /// Name of the node (`cluster.node`).
+        name: String,
+        /// Have it accept messages again.
+        #[arg(long = "undo", action = ArgAction::SetTrue)]
+        #[arg(value_parser = flag(DrainOrder::Begin, DrainOrder::End))]
+        drain: DrainOrder,
+    } -> NodeDrain: File => node::drain;
+
+    /// Remove a node whose machine is gone, so that the messages that it held fail at once and not
+    /// only after `cluster.dead_after`.
+    "node-forget" NodeForget {
+        /// Name of the node (`cluster.node`).
+        name: String,
+    } -> NodeForget: File => node::forget;
+
+    /// Tell which data directory the service works on.
+    "identify" Identify {} -> Identity: Node("no data directory is known here") = identity::identify;
+
+    /// Have the running service execute the installed program in its own place.
+    "restart" Restart {} -> RestartBegun:
+        Node("no service runs, so there is none to restart; start it") => restart::begin;
+
+    /// Tell which program answers.
+    "running-program" AskRunningProgram {} -> RunningProgram:
+        Node("no service runs, so there is none to restart; start it") = restart::running;
+
+    /// Show the bodies of pending messages, and what they survive.
+    "bodies-show" BodiesShow {} -> Bodies:
+        Node("no service runs, so no process has bodies; start it") = bodies::show;
+
+    /// Give up bodies of an earlier process that cannot be used and that the service manager still
+    /// keeps. Their messages have failed.
+    "bodies-drop" BodiesDrop {} -> BodiesDropped:
+        Node("no service runs, so no process has bodies; start it") = bodies::drop_unreadable;
+
+    /// Show how the service is doing.
+    "status" Status {} -> ServiceStatus: File => status::status;
+
+    /// Confirm that the lost messages have been seen.
+    "acknowledge" Acknowledge {} -> Acknowledged: File => status::acknowledge;
+
+    /// Show the address that opens the operator's page.
+    "page" Page {} -> PageAddress: Node(
+        "no service runs, so there is no page; start it with `pillarbox serve`"
+    ) = status::page;
+
+    /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
+    /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
+    /// their whole time.
+    "clock-confirm" ClockConfirm {} -> ClockConfirmed: Node(
+        "no service runs, so there is nothing to confirm; start the service, and confirm the clock \
+         if `pillarbox status` says that it is in doubt"
+    ) => status::confirm_clock;
+
+    /// Examine a part of the set-up with the service's own credentials and clock.
+    "examine" Examine {
+        /// Part.
+        #[arg(skip = Part::Account)]
+        part: Part,
+    } -> Examined: Node("no service runs that could be examined") => checks::examine;
+
+    /// Send a message to SES's mailbox simulator, the way that all messages go.
+    "test-send" TestSend {
+        /// Sender; an address of the first verified domain if not given.
+        #[arg(skip)]
+        from: Option<String>,
+        /// Form in which SES gets the message.
+        #[arg(skip)]
+        #[serde(default)]
+        form: MessageForm,
+    } -> TestSent: Node(
+        "no service runs, and only a running service sends: start it and try again"
+    ) => test_send::send;
 }
 
 /// Reason why something was not done.
@@ -164,6 +615,38 @@ impl Admin {
         Ok(self.store.snapshot().await?)
     }
 
+    async fn make_one<C: Call>(&self, document: &[u8]) -> Result<Vec<u8>, CallFault> {
+        let call: C = serde_json::from_slice(document).map_err(CallFault::Invalid)?;
+        let answer = call.answer(self).await.map_err(CallFault::Refused)?;
+        Ok(serde_json::to_vec(&answer).expect("an answer's maps have text as keys"))
+    }
+
+    /// Refuses a call that needs a running service, if none runs.
+    fn serves(&self, scope: CallScope) -> Result<(), Refusal> {
+        match (scope, &self.place) {
+            (CallScope::Node(stopped), Place::File) => Err(Refusal::new(stopped)),
+            (CallScope::File | CallScope::Node(_) | CallScope::AllNodes, _) => Ok(()),
+        }
+    }
+
+    /// What the running service knows and does; `None` if none runs.
+    fn live(&self) -> Option<&Arc<dyn LiveView>> {
+        match &self.place {
+            Place::Service { live, .. } => Some(live),
+            Place::File => None,
+        }
+    }
+
+    /// What the running service tells of itself.
+    fn facts(&self) -> Result<&ServiceFacts, Refusal> {
+        match &self.place {
+            Place::Service { facts: Some(facts), .. } => Ok(facts),
+            Place::Service { facts: None, .. } | Place::File => {
+                Err(Refusal::new("no service runs that tells of itself"))
+            }
+        }
+    }
+
     fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
         match &self.place {
             Place::Service { ses, .. } => Ok(ses),
@@ -174,7 +657,7 @@ impl Admin {
     }
 
     /// The organisation with this name.
-    fn organisation(&self, name: &str) -> Result<Organisation, Refusal> {
+    fn organisation(&self, name: &str) -> Result<domain_organisation::Organisation, Refusal> {
         let name = organisation_name(name)?;
         self.store.organisation(&name).ok_or_else(|| {
             Refusal::new(format!(
@@ -184,13 +667,22 @@ impl Admin {
         })
     }
 
-    /// The number of the organisation that a list is limited to, if it is.
-    fn only(&self, organisation: Option<&str>) -> Result<Option<OrganisationId>, Refusal> {
-        organisation.map(|name| Ok(self.organisation(name)?.id)).transpose()
+    /// What an organisation has of all these, or all of them if none is named.
+    fn only<T>(
+        &self,
+        organisation: Option<&str>,
+        mut all: Vec<T>,
+        whose: impl Fn(&T) -> OrganisationId,
+    ) -> Result<Vec<T>, Refusal> {
+        if let Some(name) = organisation {
+            let only = self.organisation(name)?.id;
+            all.retain(|one| whose(one) == only);
+        }
+        Ok(all)
     }
 
     /// What to say where an organisation was removed between two looks.
-    fn gone(organisation: &Organisation) -> Refusal {
+    fn gone(organisation: &domain_organisation::Organisation) -> Refusal {
         Refusal::new(format!("the organisation {} was removed meanwhile", organisation.name))
     }
 

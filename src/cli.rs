@@ -8,9 +8,17 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::admin::{
+    ClockConfirm, DeadLetterClear, DeadLetterList, DeadLetterShow, DomainAdd, DomainCheck,
+    DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, MessageCancel, MessageList, MessageShow,
+    NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationList, OrganisationRemove,
+    SuppressionAdd, SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove,
+    WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+};
 use crate::service::HandedBodies;
 
-use connect::Group;
+use confirmation::Confirmed;
+use connect::{Commands, Group, Session};
 use error::CliError;
 
 mod aws;
@@ -56,6 +64,88 @@ struct Cli {
     command: Command,
 }
 
+/// Declares groups of commands that make calls: each command with its arguments, and with what prints
+/// the answer to a call (`:`), or with what runs it (`=>`).
+macro_rules! commands {
+    ($($group:ident {$(
+        $(#[$about:meta])*
+        $command:ident($arguments:ty) $(: $shown:expr)? $(=> $run:path)?;
+    )*})*) => {$(
+        #[derive(Debug, Subcommand)]
+        enum $group {
+            $($(#[$about])* $command($arguments),)*
+        }
+
+        impl Commands for $group {
+            async fn run(self, session: &Session) -> Result<String, CliError> {
+                match self {$(
+                    Self::$command(arguments) => {
+                        $(session.run(arguments, $shown).await)?
+                        $(Box::pin($run(session, arguments)).await)?
+                    }
+                )*}
+            }
+        }
+    )*};
+}
+
+commands! {
+    Org {
+        Add(OrganisationAdd): org::added;
+        List(OrganisationList): org::table;
+        Remove(Confirmed<OrganisationRemove>) => org::remove;
+    }
+    Key {
+        Add(KeyAdd): key::added;
+        List(KeyList): key::table;
+        Revoke(KeyRevoke): key::revoked;
+    }
+    Domain {
+        Add(DomainAdd): domain::added;
+        List(DomainList): domain::table;
+        Check(DomainCheck): domain::checked;
+        Remove(Confirmed<DomainRemove>) => domain::remove;
+    }
+    Suppression {
+        Add(SuppressionAdd) => suppression::add;
+        Remove(suppression::Remove) => suppression::remove;
+        List(SuppressionList) => suppression::list;
+        /// Suppress the addresses of a CSV file. Existing suppressions stay as they are.
+        Import(suppression::Import) => suppression::import;
+        /// Write suppressions to a CSV file.
+        Export(suppression::Export) => suppression::export;
+    }
+    Message {
+        Show(MessageShow): message::shown;
+        List(MessageList) => message::list;
+        Cancel(Confirmed<MessageCancel>) => message::cancel;
+    }
+    Webhook {
+        Add(webhook::Add) => webhook::add;
+        List(WebhookList): webhook::table;
+        Remove(WebhookRemove): |one| webhook::told("removed", one);
+        Pause(WebhookPause): |one| webhook::told("paused", one);
+        Resume(WebhookResume): |one| webhook::told("resumed", one);
+        Rotate(WebhookRotate): webhook::rotated;
+        Test(WebhookTest) => webhook::test;
+        Deliveries(WebhookDeliveryList): webhook::deliveries;
+        Replay(WebhookReplay): webhook::replayed;
+    }
+    DeadLetter {
+        List(DeadLetterList): dead_letter::table;
+        Show(DeadLetterShow): dead_letter::with_document;
+        Clear(DeadLetterClear): |done| format!("cleared {} dead letters\n", done.cleared);
+    }
+    Node {
+        List(NodeList): node::table;
+        Drain(NodeDrain): node::drained;
+        Forget(NodeForget): node::forgotten;
+    }
+    Clock {
+        Confirm(ClockConfirm): status::confirmed;
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the service.
@@ -70,31 +160,33 @@ enum Command {
     /// Run only the simulator of SES, for tests of your own programs.
     Simulator(run::SimulatorArgs),
     /// Add, list and remove organisations.
-    Org(Group<org::Org>),
+    Org(Group<Org>),
     /// Create, list and revoke API keys.
-    Key(Group<key::Key>),
+    Key(Group<Key>),
     /// Add, list, check and remove sender domains.
-    Domain(Group<domain::Domain>),
+    Domain(Group<Domain>),
     /// Add, remove, list, import and export suppressed addresses.
-    Suppression(Group<suppression::Suppression>),
+    Suppression(Group<Suppression>),
     /// Show, list and cancel messages.
-    Message(Group<message::Message>),
+    Message(Group<Message>),
     /// Add, list, change and test endpoints that are told of events.
-    Webhook(Group<webhook::Webhook>),
+    Webhook(Group<Webhook>),
     /// Show and clear delivery events that could not be read.
-    DeadLetter(Group<dead_letter::DeadLetter>),
+    DeadLetter(Group<DeadLetter>),
     /// List, drain and forget nodes on one database.
-    Node(Group<node::Node>),
+    Node(Group<Node>),
     /// Bring a data file into the database of several nodes.
+    #[command(subcommand)]
     Cluster(cluster::Cluster),
     /// Set up AWS for delivery events.
+    #[command(subcommand)]
     Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),
     /// Check the set-up, and say what to do if something is wrong.
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time if it is in doubt.
-    Clock(Group<status::Clock>),
+    Clock(Group<Clock>),
     /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),
     /// Check a backup and put it in the place of the data file. Stop the service first.
@@ -143,11 +235,7 @@ pub fn run() -> ExitCode {
             }
         },
         Err(error) => {
-            if let CliError::Incomplete { report, .. }
-            | CliError::NodesWithoutAnswer { report, .. }
-            | CliError::NotDelivered { report, .. }
-            | CliError::Critical { report, .. } = &error
-            {
+            if let CliError::Reported { report, .. } = &error {
                 let _ = print(report);
             }
             // What a provider said may be in it; lines are ours.

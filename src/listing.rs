@@ -7,8 +7,9 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::domain::outcome::MessageOutcome;
+use crate::domain::search::MessageFilter;
 use crate::queue::{Live, View};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage, Store};
+use crate::store::{ListError, Lister, MessagePage, Store};
 
 /// The most messages of one page.
 pub const MAX_PAGE: usize = 1_000;

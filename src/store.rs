@@ -21,6 +21,7 @@ use redb::{Pending, RedbStore};
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
 
+pub use crate::domain::search::MessageFilter;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
     FIRST_WITH_DRAIN, Forgotten, Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest,
@@ -29,10 +30,9 @@ pub use cluster::{
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
-    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessageFilter, MessagePage,
-    NewApiKey, NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report,
-    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
-    WebhookAdded,
+    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
+    NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report, Settled,
+    Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]

@@ -24,7 +24,7 @@ const CLOSED: [(&str, &[&str]); 8] = [
 ];
 /// Lower modules and crates that only these modules may name.
 const RESERVED: [(&str, &[&str]); 4] = [
-    ("clap", &["cli"]),
+    ("clap", &["admin", "cli"]),
     ("redb", &["store"]),
     ("reqwest", &["resolver", "ses", "webhooks"]),
     ("simulator", &["cli", "service", "simulator"]),

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use pillarbox::admin::Call;
 use pillarbox::admin::client::Client;
-use pillarbox::admin::message::{MessageCancel, QueuedMessages};
-use pillarbox::admin::status::Status;
+use pillarbox::admin::message::QueuedMessages;
+use pillarbox::admin::{Call, MessageCancel, Status};
 
 use crate::process::{organisation_name, socket};
 

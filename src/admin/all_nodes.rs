@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Place, domain_name};
+use crate::admin::{Admin, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::message::Cancellation;
@@ -22,10 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum NodeCall {
-    /// Stop these messages.
-    Cancel { messages: Messages, why: Reason },
-    /// Count those of these messages that wait.
-    Count { messages: Messages },
+    Cancel {
+        messages: Messages,
+        #[serde(with = "Reason")]
+        why: Cancellation,
+    },
+    Count {
+        messages: Messages,
+    },
 }
 
 /// Messages that a node may hold.
@@ -36,9 +40,9 @@ enum Messages {
     OfOrganisation { organisation: u32, key: Option<u32>, domain: Option<String> },
 }
 
-/// Reason of a cancellation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// Reason of a cancellation, as nodes write it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Cancellation", rename_all = "camelCase")]
 enum Reason {
     ByOperator,
     OrganisationRemoved,
@@ -55,14 +59,8 @@ struct NodeCounts {
     pending: usize,
 }
 
-/// Sum of what all nodes did or counted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OnAllNodes<T> {
-    /// The sum of the nodes that answered.
-    pub(super) sum: T,
-    /// Names of the nodes that did not.
-    pub(super) silent: Vec<String>,
-}
+/// Sum of what all nodes did or counted, and the names of those that did not answer.
+pub(super) type OnAllNodes<T> = (T, Vec<String>);
 
 impl Admin {
     /// Cancels pending messages on all nodes; none are where no service runs.
@@ -71,24 +69,24 @@ impl Admin {
         selection: Selection,
         why: Cancellation,
     ) -> Result<OnAllNodes<Cancelled>, StoreError> {
-        let Place::Service { live, .. } = &self.place else {
-            return Ok(OnAllNodes { sum: Cancelled::default(), silent: Vec::new() });
+        let Some(live) = self.live() else {
+            return Ok(Default::default());
         };
-        let call = NodeCall::Cancel { messages: Messages::of(&selection), why: why.into() };
+        let call = NodeCall::Cancel { messages: Messages::of(&selection), why };
         let named = match &selection {
             Selection::Ids(ids) => ids.len(),
             Selection::Organisation { .. } => 0,
         };
         let (own, others) = tokio::join!(live.cancel(selection, why), self.ask_others(&call));
-        let (mut sum, others) = (own?, others?);
-        for other in &others.sum {
+        let (mut sum, (others, silent)) = (own?, others?);
+        for other in &others {
             sum.cancelled += other.cancelled;
             sum.calls_under_way += other.calls_under_way;
             // Each message is on one node at most.
             let held = named.saturating_sub(other.not_pending);
             sum.not_pending = sum.not_pending.saturating_sub(held);
         }
-        Ok(OnAllNodes { sum, silent: others.silent })
+        Ok((sum, silent))
     }
 
     /// Counts pending messages on all nodes.
@@ -96,26 +94,25 @@ impl Admin {
         &self,
         selection: &Selection,
     ) -> Result<OnAllNodes<usize>, StoreError> {
-        let Place::Service { live, .. } = &self.place else {
-            return Ok(OnAllNodes { sum: 0, silent: Vec::new() });
+        let Some(live) = self.live() else {
+            return Ok(Default::default());
         };
         let call = NodeCall::Count { messages: Messages::of(selection) };
-        let others = self.ask_others(&call).await?;
-        let sum =
-            live.count(selection) + others.sum.iter().map(|other| other.pending).sum::<usize>();
-        Ok(OnAllNodes { sum, silent: others.silent })
+        let (others, silent) = self.ask_others(&call).await?;
+        let sum = live.count(selection) + others.iter().map(|other| other.pending).sum::<usize>();
+        Ok((sum, silent))
     }
 
     async fn ask_others(&self, call: &NodeCall) -> Result<OnAllNodes<Vec<NodeCounts>>, StoreError> {
         let request = serde_json::to_vec(call).expect("a call is texts and numbers");
-        let mut answered = OnAllNodes { sum: Vec::new(), silent: Vec::new() };
+        let (mut answered, mut silent) = (Vec::new(), Vec::new());
         for other in self.store.ask_other_nodes(request, PATIENCE).await? {
             match other.answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
-                Some(counts) => answered.sum.push(counts),
-                None => answered.silent.push(other.node),
+                Some(counts) => answered.push(counts),
+                None => silent.push(other.node),
             }
         }
-        Ok(answered)
+        Ok((answered, silent))
     }
 }
 
@@ -136,10 +133,10 @@ pub async fn answer_others(admin: Arc<Admin>) {
 }
 
 async fn answer(admin: &Admin, request: &[u8]) -> Option<NodeCounts> {
-    let Place::Service { live, .. } = &admin.place else { return None };
+    let live = admin.live()?;
     match serde_json::from_slice(request).ok()? {
         NodeCall::Cancel { messages, why } => {
-            let cancelled = live.cancel(messages.selection()?, why.into()).await.ok()?;
+            let cancelled = live.cancel(messages.selection()?, why).await.ok()?;
             let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
             Some(NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
         }
@@ -176,25 +173,5 @@ impl Messages {
                 },
             },
         })
-    }
-}
-
-impl From<Cancellation> for Reason {
-    fn from(why: Cancellation) -> Self {
-        match why {
-            Cancellation::ByOperator => Self::ByOperator,
-            Cancellation::OrganisationRemoved => Self::OrganisationRemoved,
-            Cancellation::DomainRemoved => Self::DomainRemoved,
-        }
-    }
-}
-
-impl From<Reason> for Cancellation {
-    fn from(why: Reason) -> Self {
-        match why {
-            Reason::ByOperator => Self::ByOperator,
-            Reason::OrganisationRemoved => Self::OrganisationRemoved,
-            Reason::DomainRemoved => Self::DomainRemoved,
-        }
     }
 }

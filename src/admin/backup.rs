@@ -26,7 +26,6 @@ const AHEAD: usize = 4;
 pub(super) struct BackupBegins {
     /// The version of the service, which the reader must be of too.
     pub(super) version: String,
-    /// How many rows follow.
     pub(super) rows: u64,
 }
 

@@ -7,26 +7,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Admin, BodiesDrop, BodiesShow, Refusal};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
-
-/// Asks for the bodies.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BodiesShow {}
-
-/// Gives up the bodies of an earlier process that cannot be used.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BodiesDrop {}
 
 /// Bodies of pending messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bodies {
-    /// Bodies in the arena.
     pub count: usize,
     /// Bytes of them, with the records of their messages.
     pub bytes: u64,
@@ -34,7 +23,6 @@ pub struct Bodies {
     pub memory_bytes: u64,
     /// Acceptance of the oldest message; `None` if there is none.
     pub oldest_at: Option<String>,
-    /// Keeper of them while no process runs.
     pub keeper: Keeper,
     /// Reason why bodies of an earlier process cannot be used, if the service manager has such.
     pub unreadable: Option<String>,
@@ -70,10 +58,7 @@ pub enum Keeper {
     /// The service manager: they survive a restart and a crash.
     ServiceManager,
     /// Nobody but the program that a restart in place executes.
-    Nobody {
-        /// Reason why nobody else keeps them.
-        reason: String,
-    },
+    Nobody { reason: String },
     /// Nobody, because they are not to be kept.
     NotWanted,
 }
@@ -82,19 +67,15 @@ pub enum Keeper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BodiesDropped {
-    /// True if there were any.
     pub dropped: bool,
 }
 
 /// Bodies of a running service, and access to their keeper.
 pub struct BodyFacts {
-    /// The pending messages.
     pub queue: Arc<MessageQueue>,
-    /// Messages that went on at the start.
     pub survived_messages: usize,
     /// The start, by the clock of messages and by that of records.
     pub began: (Instant, Timestamp),
-    /// Tells who keeps them.
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
     /// Tells why bodies of an earlier process cannot be used, if there are such.
     pub unreadable: Box<dyn Fn() -> Option<String> + Send + Sync>,
@@ -131,33 +112,20 @@ impl BodyFacts {
     }
 }
 
-impl Call for BodiesShow {
-    async fn answer(self, admin: &Admin) -> Result<Bodies, Refusal> {
-        Ok(facts(admin)?.show())
-    }
+pub(super) fn show(admin: &Admin, _: &BodiesShow) -> Result<Bodies, Refusal> {
+    Ok(admin.facts()?.bodies.show())
 }
 
-impl Call for BodiesDrop {
-    async fn answer(self, admin: &Admin) -> Result<BodiesDropped, Refusal> {
-        let facts = facts(admin)?;
-        if (facts.unreadable)().is_none() {
-            return Ok(BodiesDropped { dropped: false });
-        }
-        (facts.drop_unreadable)().map_err(|error| {
-            Refusal::new(format!(
-                "the service manager cannot be reached, so it still keeps the bodies: {error}. \
-                 Repeat the command"
-            ))
-        })?;
-        Ok(BodiesDropped { dropped: true })
+pub(super) fn drop_unreadable(admin: &Admin, _: &BodiesDrop) -> Result<BodiesDropped, Refusal> {
+    let facts = &admin.facts()?.bodies;
+    if (facts.unreadable)().is_none() {
+        return Ok(BodiesDropped { dropped: false });
     }
-}
-
-fn facts(admin: &Admin) -> Result<&BodyFacts, Refusal> {
-    match &admin.place {
-        Place::Service { facts: Some(facts), .. } => Ok(&facts.bodies),
-        Place::Service { facts: None, .. } | Place::File => {
-            Err(Refusal::new("no service runs, so no process has bodies; start it"))
-        }
-    }
+    (facts.drop_unreadable)().map_err(|error| {
+        Refusal::new(format!(
+            "the service manager cannot be reached, so it still keeps the bodies: {error}. \
+             Repeat the command"
+        ))
+    })?;
+    Ok(BodiesDropped { dropped: true })
 }

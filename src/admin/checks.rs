@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Place, Refusal, domain_name};
+use crate::admin::{Admin, Examine, Refusal, domain_name};
 use crate::ses::error::CallError;
 use crate::ses::{SesClient, Skew};
 
@@ -21,32 +21,17 @@ const SKEW_WARNING: Duration = Duration::from_mins(1);
 /// AWS refuses requests that are signed further off ("Troubleshoot AWS Signature Version 4").
 const SKEW_REFUSED: Duration = Duration::from_mins(5);
 
-/// Examines a part of the set-up with the service's own credentials and clock.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Examine {
-    /// Which.
-    pub part: Part,
-}
-
 /// What is examined. Each part takes a few calls, which are made a second apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Part {
-    /// Whose the credentials are, and the clock.
     Credentials,
-    /// The SES account.
     Account,
-    /// A sender domain's identity.
     Domain {
-        /// The domain.
         domain: String,
-        /// The state that the service has it in.
         state: String,
     },
-    /// The configuration set.
     ConfigurationSet,
-    /// The way that events come by.
     Events,
     /// The database, and the nodes on it. Nothing is to be said of a data file.
     Database,
@@ -55,7 +40,6 @@ pub enum Part {
 /// What an examination came to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examined {
-    /// One for each thing that was looked at.
     pub findings: Vec<Finding>,
 }
 
@@ -63,11 +47,8 @@ pub struct Examined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at, in a word or two.
     pub about: String,
-    /// How it is.
     pub verdict: Verdict,
-    /// What was seen.
     pub message: String,
     /// What to do; `None` where nothing is to be done.
     pub advice: Option<String>,
@@ -77,7 +58,6 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// As it should be.
     Ok,
     /// It works, or cannot be told, and deserves a look.
     Warning,
@@ -88,7 +68,6 @@ pub enum Verdict {
 /// How events come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventRoute {
-    /// The URL of the queue that is polled.
     pub queue_url: Option<String>,
 }
 
@@ -133,20 +112,18 @@ impl EventRoute {
     }
 }
 
-impl Call for Examine {
-    async fn answer(self, admin: &Admin) -> Result<Examined, Refusal> {
-        let Place::Service { ses, facts: Some(facts), .. } = &admin.place else {
-            return Err(Refusal::new("no service runs that could be examined"));
-        };
-        let findings = match &self.part {
-            Part::Database => {
-                let (database, nodes) = (admin.store.database(), admin.store.nodes());
-                database.map_or_else(Vec::new, |database| database::findings(&database, &nodes))
-            }
-            part => Examiner::new(ses, &facts.events).examine(part).await?,
-        };
-        Ok(Examined { findings })
-    }
+pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined, Refusal> {
+    let findings = match &call.part {
+        Part::Database => {
+            let (database, nodes) = (admin.store.database(), admin.store.nodes());
+            database.map_or_else(Vec::new, |database| database::findings(&database, &nodes))
+        }
+        part => {
+            let ses = admin.ses("start it")?;
+            Examiner::new(ses, &admin.facts()?.events).examine(part).await?
+        }
+    };
+    Ok(Examined { findings })
 }
 
 impl<'a> Examiner<'a> {

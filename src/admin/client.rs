@@ -18,8 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
-use crate::admin::identity::Identify;
-use crate::admin::{Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
+use crate::admin::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use crate::store::{Chunk, NotAChunk};
 
 /// How long an answer may take: SES's calls wait their turn, and a listing may read much.
@@ -30,95 +29,56 @@ const OTHER_VERSION: [&str; 2] = ["UnknownCall", "InvalidCall"];
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is no such socket.
     #[error(
         "there is no socket {}; is the service running, and does it use this path? To reach a \
          `pillarbox dev`, paste the lines with `export` that it printed", path.display()
     )]
-    Absent {
-        /// The path.
-        path: PathBuf,
-    },
+    Absent { path: PathBuf },
     /// Nobody listens: the socket is left over from a process that is gone.
     #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
-    Refused {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The socket is another user's.
+    Refused { path: PathBuf },
     #[error(
         "the socket {} may not be used by this user; run the command as the service's user or as \
          root", path.display()
     )]
-    Denied {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Another service listens there.
+    Denied { path: PathBuf },
     #[error(
         "the service at {} works on {}, but the configuration names the data directory {}; correct \
          admin_socket or data_dir, or reach that service with --socket {}",
         path.display(), serves.display(), configured.display(), path.display()
     )]
-    OtherService {
-        /// The path.
-        path: PathBuf,
-        /// The service's data directory.
-        serves: PathBuf,
-        /// The data directory of the configuration.
-        configured: PathBuf,
-    },
-    /// The service does not say what it works on.
+    OtherService { path: PathBuf, serves: PathBuf, configured: PathBuf },
     #[error("the service at {} does not say which data it works on: {source}", path.display())]
-    Silent {
-        /// The path.
-        path: PathBuf,
-        /// Why there is no answer.
-        source: CallError,
-    },
-    /// Something else is wrong.
+    Silent { path: PathBuf, source: CallError },
     #[error("the socket {} cannot be used: {source}; is the path right?", path.display())]
-    Other {
-        /// The path.
-        path: PathBuf,
-        /// What.
-        source: io::Error,
-    },
+    Other { path: PathBuf, source: io::Error },
 }
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The service did not do it.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The service does not know such a call, because it is of another version.
     #[error("{0}")]
     OtherVersion(String),
-    /// The service cannot be reached any more.
     #[error("the service does not answer at its socket any more: {0}; nothing was asked")]
     Gone(io::Error),
-    /// The call is longer than the service reads.
     #[error("the call is longer than {MAX_CALL_BYTES} bytes; make it in parts")]
     TooLong,
-    /// No answer came in time.
     #[error(
         "the service has not answered for {} s; what was asked may yet be done",
         ANSWER_TIMEOUT.as_secs()
     )]
     TimedOut,
-    /// The service ended the connection.
     #[error("the service ended the connection; what was asked may or may not have been done")]
     Ended,
-    /// The connection broke.
     #[error("the connection to the service broke: {0}; what was asked may or may not be done")]
     Broken(hyper::Error),
-    /// The answer is not one that this version knows.
     #[error(
         "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"
     )]
     Unreadable(String),
-    /// What came is no part of a backup.
     #[error("the service's backup cannot be read: {0}")]
     NotAChunk(#[from] NotAChunk),
 }
@@ -160,12 +120,10 @@ pub struct Client {
 /// Backup that is being read.
 #[derive(Debug)]
 pub struct Backup {
-    /// How many rows follow.
     pub rows: u64,
     parts: Parts,
 }
 
-/// Parts of a backup.
 #[derive(Debug)]
 struct Parts {
     body: Incoming,
@@ -201,6 +159,10 @@ impl Client {
             }),
             Err(source) => Err(ConnectError::Silent { path: path.to_owned(), source }),
         }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Makes a call, and waits for its answer.

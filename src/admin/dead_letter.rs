@@ -2,40 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Refusal};
+use crate::admin::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal};
 use crate::store;
 
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;
 
-/// Lists the provider's documents that could not be read.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeadLetterList {}
-
-/// Shows one of them.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeadLetterShow {
-    /// Its id, or the beginning of it.
-    pub id: String,
-}
-
-/// Clears them away.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeadLetterClear {
-    /// Which.
-    pub letters: Letters,
-}
-
 /// Which dead letters are meant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Letters {
-    /// All of them.
     All,
-    /// Those whose ids begin so.
     Ids(Vec<String>),
 }
 
@@ -43,28 +20,22 @@ pub enum Letters {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetter {
-    /// Tells it from others.
     pub id: String,
-    /// When it arrived.
     pub received_at: String,
-    /// Why it could not be read.
     pub reason: String,
     /// How long all of it was, in bytes.
     pub length: usize,
 }
 
-/// Dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetters {
-    /// Newest first.
     pub dead_letters: Vec<DeadLetter>,
 }
 
 /// A dead letter with its document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetterShown {
-    /// Which.
     #[serde(flatten)]
     pub letter: DeadLetter,
     /// The beginning of the document, as far as it is kept.
@@ -74,37 +45,31 @@ pub struct DeadLetterShown {
 /// Dead letters are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLettersCleared {
-    /// How many.
     pub cleared: usize,
 }
 
-impl Call for DeadLetterList {
-    async fn answer(self, admin: &Admin) -> Result<DeadLetters, Refusal> {
-        let dead_letters = admin.store.dead_letters(ALL).await?.iter().map(shown).collect();
-        Ok(DeadLetters { dead_letters })
-    }
+pub(super) async fn list(admin: &Admin, _: DeadLetterList) -> Result<DeadLetters, Refusal> {
+    let dead_letters = admin.store.dead_letters(ALL).await?.iter().map(shown).collect();
+    Ok(DeadLetters { dead_letters })
 }
 
-impl Call for DeadLetterShow {
-    async fn answer(self, admin: &Admin) -> Result<DeadLetterShown, Refusal> {
-        let found = one(&admin.store.dead_letters(ALL).await?, &self.id)?;
-        let (letter, document) = (shown(&found), found.document);
-        Ok(DeadLetterShown { letter, document })
-    }
+pub(super) async fn show(admin: &Admin, call: DeadLetterShow) -> Result<DeadLetterShown, Refusal> {
+    let found = one(&admin.store.dead_letters(ALL).await?, &call.id)?;
+    let (letter, document) = (shown(&found), found.document);
+    Ok(DeadLetterShown { letter, document })
 }
 
-impl Call for DeadLetterClear {
-    async fn answer(self, admin: &Admin) -> Result<DeadLettersCleared, Refusal> {
-        let kept = admin.store.dead_letters(ALL).await?;
-        let meant = match &self.letters {
-            Letters::All => kept,
-            Letters::Ids(ids) => {
-                ids.iter().map(|id| one(&kept, id)).collect::<Result<Vec<_>, _>>()?
-            }
-        };
-        let cleared = admin.store.remove_dead_letters(&meant).await?;
-        Ok(DeadLettersCleared { cleared })
-    }
+pub(super) async fn clear(
+    admin: &Admin,
+    call: DeadLetterClear,
+) -> Result<DeadLettersCleared, Refusal> {
+    let kept = admin.store.dead_letters(ALL).await?;
+    let meant = match &call.letters {
+        Letters::All => kept,
+        Letters::Ids(ids) => ids.iter().map(|id| one(&kept, id)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let cleared = admin.store.remove_dead_letters(&meant).await?;
+    Ok(DeadLettersCleared { cleared })
 }
 
 /// The one letter whose id begins so.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Refusal, domain_name};
+use crate::admin::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
@@ -14,46 +14,6 @@ use crate::ses::identity::records::{Purpose, RecordPresence, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
 
-/// Adds a sender domain.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DomainAdd {
-    /// Whose it is.
-    pub organisation: String,
-    /// The domain.
-    pub domain: String,
-    /// Who says that it may be sent from.
-    pub verification: Verification,
-    /// The sub-domain that bounces come back to, in place of SES's own.
-    pub mail_from: Option<String>,
-}
-
-/// Lists the sender domains.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DomainList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-}
-
-/// Asks SES about a sender domain now.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DomainCheck {
-    /// The domain, of whichever organisations have it.
-    pub domain: String,
-}
-
-/// Withdraws a sender domain.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DomainRemove {
-    /// Whose it is.
-    pub organisation: String,
-    /// The domain.
-    pub domain: String,
-}
-
 /// Who says that a domain may be sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -64,19 +24,15 @@ pub enum Verification {
     Assumed,
 }
 
-/// A sender domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Domain {
-    /// The name of the organisation.
     pub organisation: String,
     /// The domain, as A-labels in lower case.
     pub domain: String,
     /// `pending`, `verified` or `assumed`.
     pub state: String,
-    /// When it was added.
     pub added_at: String,
-    /// Since when it is in its state.
     pub since: String,
     /// What SES last said of it; `None` where it was never asked.
     pub last_check: Option<LastCheck>,
@@ -85,16 +41,13 @@ pub struct Domain {
 /// What SES last said of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCheck {
-    /// When it was asked.
     pub at: String,
-    /// What it said.
-    pub ses: SesAnswer,
+    #[serde(with = "SesAnswer")]
+    pub ses: Finding,
 }
 
-/// Sender domains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domains {
-    /// By organisation, then by name.
     pub domains: Vec<Domain>,
 }
 
@@ -102,7 +55,6 @@ pub struct Domains {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainReport {
-    /// The domain.
     #[serde(flatten)]
     pub domain: Domain,
     /// The DNS records to publish; none where SES was not asked.
@@ -116,15 +68,10 @@ pub struct DnsRecord {
     /// `CNAME`, `MX` or `TXT`.
     #[serde(rename = "type")]
     pub record_type: String,
-    /// Its name.
     pub name: String,
-    /// What it says, as a control panel takes it.
     pub value: String,
-    /// What it is for.
     pub purpose: Purpose,
-    /// Whether it is there, as SES sees it.
     pub ses: RecordPresence,
-    /// The record as a line of a zone file.
     pub zone_line: String,
 }
 
@@ -132,42 +79,33 @@ pub struct DnsRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainChecked {
-    /// Where SES stands.
-    pub ses: SesAnswer,
+    #[serde(with = "SesAnswer")]
+    pub ses: Finding,
     /// Why SES's last look failed, in its own word.
     pub reason: Option<String>,
     /// Where SES stands with the DKIM records; `None` where it has no such identity.
     pub dkim: Option<SetupStatus>,
-    /// The custom MAIL FROM domain, if there is one.
     pub mail_from: Option<MailFrom>,
     /// The domain, for each organisation that has it, as it stands now.
     pub domains: Vec<Domain>,
-    /// The DNS records that it needs.
     pub dns_records: Vec<DnsRecord>,
 }
 
 /// A custom MAIL FROM domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailFrom {
-    /// The domain.
     pub domain: String,
-    /// Where SES stands with its MX record.
     pub setup: SetupStatus,
 }
 
-/// Where SES stands with a domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SesAnswer {
-    /// It lets the account send from it.
+/// Where SES stands with a domain, as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Finding", rename_all = "camelCase")]
+enum SesAnswer {
     Verified,
-    /// It still looks for the DNS records.
     Pending,
-    /// It could not look, and tries again.
     TemporaryFailure,
-    /// It has given up looking.
     Failed,
-    /// It has no such identity.
     Unknown,
 }
 
@@ -175,11 +113,8 @@ pub enum SesAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainRemoved {
-    /// The name of the organisation.
     pub organisation: String,
-    /// The domain.
     pub domain: String,
-    /// Queued messages from it, which have failed now.
     pub messages_failed: usize,
     /// Messages from it whose call to the provider was under way. They are not tried again after
     /// it.
@@ -189,105 +124,96 @@ pub struct DomainRemoved {
     pub nodes_without_answer: Vec<String>,
 }
 
-impl Call for DomainAdd {
-    async fn answer(self, admin: &Admin) -> Result<DomainReport, Refusal> {
-        let organisation = admin.organisation(&self.organisation)?;
-        let name = domain_name(&self.domain)?;
-        let mail_from =
-            self.mail_from.as_deref().map(|text| admin.mail_from(&name, text)).transpose()?;
-        match (self.verification, mail_from) {
-            (Verification::Assumed, None) => {
-                let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
-                Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
-            }
-            (Verification::Assumed, Some(_)) => Err(Refusal::new(
-                "SES is not asked about a domain that is assumed to be verified, so it cannot be \
-                 given a MAIL FROM domain; leave out one of the two",
-            )),
-            (Verification::BySes, mail_from) => {
-                admin.add_at_ses(&organisation, &name, mail_from.as_ref()).await
-            }
+pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, Refusal> {
+    let organisation = admin.organisation(&call.organisation)?;
+    let name = domain_name(&call.domain)?;
+    let mail_from =
+        call.mail_from.as_deref().map(|text| admin.mail_from(&name, text)).transpose()?;
+    match (call.verification, mail_from) {
+        (Verification::Assumed, None) => {
+            let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
+            Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
+        }
+        (Verification::Assumed, Some(_)) => Err(Refusal::new(
+            "SES is not asked about a domain that is assumed to be verified, so it cannot be \
+             given a MAIL FROM domain; leave out one of the two",
+        )),
+        (Verification::BySes, mail_from) => {
+            admin.add_at_ses(&organisation, &name, mail_from.as_ref()).await
         }
     }
 }
 
-impl Call for DomainList {
-    async fn answer(self, admin: &Admin) -> Result<Domains, Refusal> {
-        let only = admin.only(self.organisation.as_deref())?;
-        let mut domains = admin.store.domains();
-        domains.retain(|domain| only.is_none_or(|only| only == domain.organisation));
-        Ok(Domains { domains: domains.iter().map(|domain| admin.domain(domain)).collect() })
-    }
+pub(super) fn list(admin: &Admin, call: &DomainList) -> Result<Domains, Refusal> {
+    let (only, all) = (call.organisation.as_deref(), admin.store.domains());
+    let domains = admin.only(only, all, |domain| domain.organisation)?;
+    Ok(Domains { domains: domains.iter().map(|domain| admin.domain(domain)).collect() })
 }
 
-impl Call for DomainCheck {
-    async fn answer(self, admin: &Admin) -> Result<DomainChecked, Refusal> {
-        let name = domain_name(&self.domain)?;
-        if admin.owned(&name).is_empty() {
-            return Err(Refusal::new(format!(
-                "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
-                 adds it"
-            )));
-        }
-        let ses = admin.ses("start the service and check the domain then")?;
-        let identity = ses.identity(&name).await.map_err(|error| {
-            Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
-        })?;
-        let finding = finding(identity.as_ref());
-        let check = organisation::DomainCheck { at: admin.clock.now(), finding };
-        // What was withdrawn while SES was asked must not come back. The operator asks, and so
-        // one look is enough.
-        for domain in admin.owned(&name) {
-            let (from, to) = match domain.state {
-                DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
-                state => (state, state_by(finding)),
-            };
-            admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
-        }
-        Ok(DomainChecked {
-            ses: finding.into(),
-            reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
-            dkim: identity.as_ref().map(|identity| identity.dkim_status),
-            mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
-                |mail_from| MailFrom { domain: mail_from.domain.clone(), setup: mail_from.status },
-            ),
-            domains: admin.owned(&name).iter().map(|domain| admin.domain(domain)).collect(),
-            dns_records: dns_records(&name, identity.as_ref(), ses.region()),
-        })
+pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChecked, Refusal> {
+    let name = domain_name(&call.domain)?;
+    if admin.owned(&name).is_empty() {
+        return Err(Refusal::new(format!(
+            "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
+             adds it"
+        )));
     }
-}
-
-impl Call for DomainRemove {
-    async fn answer(self, admin: &Admin) -> Result<DomainRemoved, Refusal> {
-        let organisation = admin.organisation(&self.organisation)?;
-        let name = domain_name(&self.domain)?;
-        if admin.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
-            return Err(Refusal::new(format!(
-                "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
-                organisation.name
-            )));
-        }
-        let selection = Selection::Organisation {
-            organisation: organisation.id,
-            key: None,
-            sender_domain: Some(name.clone().into_owned()),
+    let ses = admin.ses("start the service and check the domain then")?;
+    let identity = ses.identity(&name).await.map_err(|error| {
+        Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
+    })?;
+    let finding = finding(identity.as_ref());
+    let check = organisation::DomainCheck { at: admin.clock.now(), finding };
+    // What was withdrawn while SES was asked must not come back. The operator asks, and so
+    // one look is enough.
+    for domain in admin.owned(&name) {
+        let (from, to) = match domain.state {
+            DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
+            state => (state, state_by(finding)),
         };
-        let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
-        let cancelled = cancelled.map_err(|error| {
-            Refusal::new(format!(
-                "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
-                 messages are recorded as failed yet ({error}): each is as its turn comes"
-            ))
-        })?;
-        let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled.sum;
-        Ok(DomainRemoved {
-            organisation: organisation.name.as_str().to_owned(),
-            domain: name.as_str().to_owned(),
-            messages_failed,
-            calls_under_way,
-            nodes_without_answer: cancelled.silent,
-        })
+        admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
     }
+    Ok(DomainChecked {
+        ses: finding,
+        reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
+        dkim: identity.as_ref().map(|identity| identity.dkim_status),
+        mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
+            |mail_from| MailFrom { domain: mail_from.domain.clone(), setup: mail_from.status },
+        ),
+        domains: admin.owned(&name).iter().map(|domain| admin.domain(domain)).collect(),
+        dns_records: dns_records(&name, identity.as_ref(), ses.region()),
+    })
+}
+
+pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRemoved, Refusal> {
+    let organisation = admin.organisation(&call.organisation)?;
+    let name = domain_name(&call.domain)?;
+    if admin.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
+        return Err(Refusal::new(format!(
+            "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
+            organisation.name
+        )));
+    }
+    let selection = Selection::Organisation {
+        organisation: organisation.id,
+        key: None,
+        sender_domain: Some(name.clone().into_owned()),
+    };
+    let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
+    let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
+        Refusal::new(format!(
+            "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
+             messages are recorded as failed yet ({error}): each is as its turn comes"
+        ))
+    })?;
+    let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled;
+    Ok(DomainRemoved {
+        organisation: organisation.name.as_str().to_owned(),
+        domain: name.as_str().to_owned(),
+        messages_failed,
+        calls_under_way,
+        nodes_without_answer,
+    })
 }
 
 impl Admin {
@@ -375,7 +301,7 @@ impl Admin {
             since: domain.since.to_string(),
             last_check: domain
                 .last_check
-                .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding.into() }),
+                .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding }),
         }
     }
 }
@@ -402,16 +328,4 @@ fn dns_records(name: &DomainName<'_>, identity: Option<&Identity>, region: &str)
             name: record.name,
         })
         .collect()
-}
-
-impl From<Finding> for SesAnswer {
-    fn from(finding: Finding) -> Self {
-        match finding {
-            Finding::Verified => Self::Verified,
-            Finding::Pending => Self::Pending,
-            Finding::TemporaryFailure => Self::TemporaryFailure,
-            Finding::Failed => Self::Failed,
-            Finding::Unknown => Self::Unknown,
-        }
-    }
 }

@@ -6,13 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Admin, Identify, Refusal};
 use crate::store::FileId;
-
-/// Tells which data directory the service works on.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Identify {}
 
 /// Data directory of a service, by path, device and inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,15 +38,8 @@ impl Identity {
     }
 }
 
-impl Call for Identify {
-    async fn answer(self, admin: &Admin) -> Result<Identity, Refusal> {
-        match &admin.place {
-            Place::Service { facts: Some(facts), .. } => Ok(facts.identity.clone()),
-            Place::Service { facts: None, .. } | Place::File => {
-                Err(Refusal::new("no data directory is known here"))
-            }
-        }
-    }
+pub(super) fn identify(admin: &Admin, _: &Identify) -> Result<Identity, Refusal> {
+    Ok(admin.facts()?.identity.clone())
 }
 
 #[cfg(test)]

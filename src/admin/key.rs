@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Refusal, UNREADABLE};
+use crate::admin::{Admin, KeyAdd, KeyList, KeyRevoke, Refusal, UNREADABLE};
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
 use crate::domain::organisation::ApiKeyEntry;
@@ -14,137 +14,88 @@ use crate::store::{Change, NewApiKey};
 /// The longest label of a key, in characters.
 const MAX_LABEL_CHARS: usize = 100;
 
-/// Makes an API key.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyAdd {
-    /// Whose it is.
-    pub organisation: String,
-    /// What the operator calls it; may be empty.
-    pub label: String,
-    /// How long it lets in, or until when; for ever where it is not given.
-    pub expires: Option<String>,
-}
-
-/// Lists the API keys.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-}
-
-/// Revokes an API key.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyRevoke {
-    /// Its number.
-    pub id: u32,
-}
-
 /// A new API key, in clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyAdded {
-    /// Its number.
     pub id: u32,
-    /// The key itself.
-    pub key: KeyInClear,
-    /// The name of the organisation.
+    pub key: SecretInClear,
     pub organisation: String,
 }
 
-/// An API key in clear, on its one way to its owner. `Debug` does not show it.
+/// An API key or a secret in clear, on its one way to its owner. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct KeyInClear(pub String);
+pub struct SecretInClear(pub String);
 
-impl fmt::Debug for KeyInClear {
+impl fmt::Debug for SecretInClear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyInClear(..)")
+        f.write_str("SecretInClear(..)")
     }
 }
 
 /// An API key as it is listed: never the key itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Key {
-    /// Its number.
     pub id: u32,
-    /// The name of the organisation.
     pub organisation: String,
     /// What the operator calls it; may be empty.
     pub label: String,
-    /// When it was made.
     pub created_at: String,
     /// When it stops letting anybody in; nothing for never.
     pub expires_at: Option<String>,
-    /// When it was last used, if it was.
     pub last_used_at: Option<String>,
 }
 
-/// API keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
-    /// By number.
     pub keys: Vec<Key>,
 }
 
-impl Call for KeyAdd {
-    async fn answer(self, admin: &Admin) -> Result<KeyAdded, Refusal> {
-        let Self { organisation, label, expires } = self;
-        let organisation = admin.organisation(&organisation)?;
-        if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
-            return Err(Refusal::new(format!(
-                "a key's name is at most {MAX_LABEL_CHARS} characters, none of them a control \
-                 character"
-            )));
-        }
-        let key = ApiKey::generate().map_err(|error| {
-            Refusal::new(format!("the system gives no random numbers ({error}); try again"))
-        })?;
-        let now = admin.clock.now();
-        let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
-        let new = NewApiKey { label, expires_at, hash: key.hash() };
-        let added = admin.store.add_api_key(organisation.id, new, now).await?;
-        let entry = added.ok_or_else(|| Admin::gone(&organisation))?;
-        Ok(KeyAdded {
-            id: entry.id.0,
-            key: KeyInClear(key.reveal().to_owned()),
-            organisation: organisation.name.as_str().to_owned(),
-        })
+pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal> {
+    let KeyAdd { organisation, label, expires } = call;
+    let organisation = admin.organisation(&organisation)?;
+    if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
+        return Err(Refusal::new(format!(
+            "a key's name is at most {MAX_LABEL_CHARS} characters, none of them a control \
+             character"
+        )));
     }
+    let key = ApiKey::generate().map_err(|error| {
+        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
+    })?;
+    let now = admin.clock.now();
+    let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
+    let new = NewApiKey { label, expires_at, hash: key.hash() };
+    let added = admin.store.add_api_key(organisation.id, new, now).await?;
+    let entry = added.ok_or_else(|| Admin::gone(&organisation))?;
+    Ok(KeyAdded {
+        id: entry.id.0,
+        key: SecretInClear(key.reveal().to_owned()),
+        organisation: organisation.name.as_str().to_owned(),
+    })
 }
 
-impl Call for KeyList {
-    async fn answer(self, admin: &Admin) -> Result<Keys, Refusal> {
-        let only = admin.only(self.organisation.as_deref())?;
-        let mut keys = admin.store.api_keys();
-        keys.retain(|key| only.is_none_or(|only| only == key.organisation));
-        Ok(Keys { keys: keys.iter().map(|key| shown(admin, key)).collect() })
-    }
+pub(super) fn list(admin: &Admin, call: &KeyList) -> Result<Keys, Refusal> {
+    let (only, all) = (call.organisation.as_deref(), admin.store.api_keys());
+    let keys = admin.only(only, all, |key| key.organisation)?;
+    Ok(Keys { keys: keys.iter().map(|key| shown(admin, key)).collect() })
 }
 
-impl Call for KeyRevoke {
-    async fn answer(self, admin: &Admin) -> Result<Key, Refusal> {
-        let id = self.id;
-        let entry = admin.store.api_keys().into_iter().find(|key| key.id == KeyId(id));
-        let change = admin.store.revoke_api_key(KeyId(id)).await?;
-        match (entry, change) {
-            (Some(entry), Change::Made) => Ok(shown(admin, &entry)),
-            // Its row cannot be read. It let nobody in, and it is gone now.
-            (None, Change::Made) => Ok(Key {
-                id,
-                organisation: format!("({UNREADABLE})"),
-                label: String::new(),
-                created_at: String::new(),
-                expires_at: None,
-                last_used_at: None,
-            }),
-            (_, Change::None) => Err(Refusal::new(format!(
-                "there is no key {id}, or it is revoked already; `pillarbox key list` shows those \
-                 there are"
-            ))),
+pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusal> {
+    let id = call.id;
+    let entry = admin.store.api_keys().into_iter().find(|key| key.id == KeyId(id));
+    let change = admin.store.revoke_api_key(KeyId(id)).await?;
+    match (entry, change) {
+        (Some(entry), Change::Made) => Ok(shown(admin, &entry)),
+        // Its row cannot be read. It let nobody in, and it is gone now.
+        (None, Change::Made) => {
+            Ok(Key { id, organisation: format!("({UNREADABLE})"), ..Key::default() })
         }
+        (_, Change::None) => Err(Refusal::new(format!(
+            "there is no key {id}, or it is revoked already; `pillarbox key list` shows those \
+             there are"
+        ))),
     }
 }
 
@@ -186,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_key_is_on_the_wire_and_not_in_debug() {
-        let key = KeyInClear("pb_secret".to_owned());
+        let key = SecretInClear("pb_secret".to_owned());
         let added = KeyAdded { id: 7, key, organisation: "acme".to_owned() };
         assert!(!format!("{added:?}").contains("secret"));
         let text = serde_json::to_string(&added).unwrap();

@@ -28,12 +28,10 @@ pub trait LiveView: Send + Sync {
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
 
-    /// Counts pending messages.
     fn count(&self, _selection: &Selection) -> usize {
         0
     }
 
-    /// Cancels pending messages.
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
 }
 

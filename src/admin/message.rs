@@ -5,79 +5,29 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::moment::moment;
-use crate::admin::{Admin, Call, MAX_PAGE, Place, Refusal, domain_name};
+use crate::admin::{
+    Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
+};
 use crate::dispatch::Cancelled;
 use crate::domain::event::Event;
 use crate::domain::id::{KeyId, MessageId};
+use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Cancellation, Message, Status};
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
-use crate::domain::search::SearchText;
+use crate::domain::search::{MessageFilter, SearchText};
 use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
-use crate::store::{Lister, MessageFilter};
+use crate::store::Lister;
 use crate::views::{DetailView, EventView, MessageView};
 
+/// The most messages that one command lists.
+pub(super) const MAX_LISTED: u64 = 100_000;
 /// The most messages that one call cancels by their ids.
 pub const MAX_MESSAGES: usize = 1_000;
 /// The longest text that is searched for, in characters.
 const MAX_SEARCH_CHARS: usize = 200;
-
-/// Shows a message with its events.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageShow {
-    /// Its identifier.
-    pub id: String,
-}
-
-/// Lists messages, newest first, a page at a time. What is not given excludes nothing.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MessageList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-    /// Only those with this status.
-    pub status: Option<String>,
-    /// Only those with this outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<String>,
-    /// Only those with this text in the address of a recipient, in any case.
-    pub recipient: Option<String>,
-    /// Only those from an address of this domain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sender_domain: Option<String>,
-    /// Only those with each of these words in the subject, in any case and order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
-    /// Only those accepted at this instant or after it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Only those accepted before this instant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
-    /// Only those accepted before this one.
-    pub before: Option<String>,
-    /// At most so many; a page has at most [`MAX_PAGE`].
-    pub limit: usize,
-}
-
-/// Cancels messages that are queued.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageCancel {
-    /// Which.
-    pub messages: QueuedMessages,
-}
-
-/// Counts the messages that [`MessageCancel`] would end or keep from another attempt.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageCount {
-    /// The messages.
-    pub messages: QueuedMessages,
-}
 
 /// Which queued messages are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,13 +35,10 @@ pub struct MessageCount {
 pub enum QueuedMessages {
     /// Those with these identifiers: at most [`MAX_MESSAGES`].
     WithIds(Vec<String>),
-    /// Those of one organisation.
     OfOrganisation {
-        /// The organisation's name.
         name: String,
         /// Only those that this API key has posted, revoked or not.
         key: Option<u32>,
-        /// Only those from this sender domain.
         domain: Option<String>,
     },
 }
@@ -99,13 +46,10 @@ pub enum QueuedMessages {
 /// A message as an operator sees it: the client's view, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorsView {
-    /// The name of the organisation.
     pub organisation: String,
-    /// The sender as given.
     pub from: String,
     /// How far it got: its status, or after `sent` its latest event.
     pub outcome: String,
-    /// The client's view.
     #[serde(flatten)]
     pub message: MessageView,
 }
@@ -113,12 +57,9 @@ pub struct OperatorsView {
 /// A message with its events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageShown {
-    /// The message.
     #[serde(flatten)]
     pub view: OperatorsView,
-    /// Its events, oldest first.
     pub events: Vec<EventView>,
-    /// What happened to each recipient.
     pub timelines: Vec<Timeline>,
     /// Time of the service's last start, if the message is pending and waited then already.
     #[serde(rename = "restartedAt", default, skip_serializing_if = "Option::is_none")]
@@ -138,43 +79,29 @@ pub struct Timeline {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecipientEvent {
-    /// What happened.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// When.
     pub occurred_at: String,
-    /// What the provider told of it.
     pub detail: DetailView,
 }
 
-/// A page of messages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// Newest first.
     pub messages: Vec<OperatorsView>,
     /// What to give as `before` for the next page, if there is one. A page may be short, or empty,
-    /// and not the last.
+    /// and not the last: what one call may cost is bounded.
     pub next: Option<String>,
-}
-
-/// A page of messages that were searched for, and how far back that was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FoundMessages {
-    /// Newest first.
-    pub messages: Vec<OperatorsView>,
-    /// What to give as `before` to look further, if not everything was looked at.
-    pub next: Option<String>,
-    /// When the last message that was looked at was accepted, if not everything was.
+    /// Acceptance of the last message that was looked at; `None` if all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_back_to: Option<String>,
-    /// How many messages were looked at.
-    pub looked_at: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<usize>,
 }
 
 /// What became of the messages that were to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessagesCancelled {
-    /// Messages that were queued and have failed now.
     pub cancelled: usize,
     /// Messages whose call to the provider was under way. They are not tried again after it.
     pub calls_under_way: usize,
@@ -189,119 +116,69 @@ pub struct MessagesCancelled {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessagesCounted {
-    /// Messages that are not final.
     pub pending: usize,
     /// Nodes that did not answer. What they hold is not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes_without_answer: Vec<String>,
 }
 
-impl Call for MessageShow {
-    async fn answer(self, admin: &Admin) -> Result<MessageShown, Refusal> {
-        let id = message_id(&self.id)?;
-        // Before the row: a message that is settled in between is shown as settled.
-        let (live, restarted_at) = match &admin.place {
-            Place::Service { live, facts, .. } => {
-                let bodies = facts.as_ref().map(|facts| &facts.bodies);
-                (live.message(id), bodies.and_then(|bodies| bodies.restarted_at(id)))
-            }
-            Place::File => (None, None),
-        };
-        let message =
-            admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
-                Refusal::new(format!(
-                    "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
-                 from acceptance"
-                ))
-            })?;
-        let events = admin.store.events(id).await?;
-        Ok(MessageShown {
-            timelines: timelines(&message.recipients, &events),
-            events: events.iter().map(EventView::from).collect(),
-            restarted_at: restarted_at.map(|at| at.to_string()),
-            view: admin.view(message, live.as_ref()),
-        })
-    }
+pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShown, Refusal> {
+    let id = message_id(&call.id)?;
+    // Before the row: a message that is settled in between is shown as settled.
+    let live = admin.live().and_then(|live| live.message(id));
+    let restarted_at = admin.facts().ok().and_then(|facts| facts.bodies.restarted_at(id));
+    let message = admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
+        Refusal::new(format!(
+            "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
+             from acceptance"
+        ))
+    })?;
+    let events = admin.store.events(id).await?;
+    Ok(MessageShown {
+        timelines: timelines(&message.recipients, &events),
+        events: events.iter().map(EventView::from).collect(),
+        restarted_at: restarted_at.map(|at| at.to_string()),
+        view: admin.view(message, live.as_ref()),
+    })
 }
 
-impl Call for MessageList {
-    async fn answer(self, admin: &Admin) -> Result<Messages, Refusal> {
-        let FoundMessages { messages, next, .. } = self.find(admin).await?;
-        Ok(Messages { messages, next })
-    }
+pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
+    let filter = admin.filter(&call)?;
+    let (limit, now) = (call.limit.min(MAX_PAGE), admin.clock.window_time());
+    let live = admin.live().map(Arc::clone);
+    let live = move |id| live.as_ref().and_then(|live| live.message(id));
+    let (store, lister, window_now) = (&admin.store, Lister::Operators, now.clone());
+    let listing = listing::list(store, lister, live, filter, limit, window_now, |all| all).await?;
+    let messages = listing.messages.into_iter();
+    Ok(Messages {
+        messages: messages.map(|(message, live)| admin.view(message, live.as_ref())).collect(),
+        next: listing.next.map(|id| id.to_string()),
+        looked_back_to: listing.next.map(|id| now.corrected(id.instant()).to_string()),
+        looked_at: Some(listing.looked_at),
+    })
 }
 
-impl MessageList {
-    /// Finds the messages, and says how far back it looked: what one call may cost is bounded.
-    pub async fn find(self, admin: &Admin) -> Result<FoundMessages, Refusal> {
-        let filter = self.filter(admin)?;
-        let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.window_time());
-        let live = match &admin.place {
-            Place::Service { live, .. } => Some(Arc::clone(live)),
-            Place::File => None,
-        };
-        let live = move |id| live.as_ref().and_then(|live| live.message(id));
-        let (store, lister, window_now) = (&admin.store, Lister::Operators, now.clone());
-        let listing = listing::list(store, lister, live, filter, limit, window_now, |all| all);
-        let listing = listing.await?;
-        let messages = listing.messages.into_iter();
-        Ok(FoundMessages {
-            messages: messages.map(|(message, live)| admin.view(message, live.as_ref())).collect(),
-            next: listing.next.map(|id| id.to_string()),
-            looked_back_to: listing.next.map(|id| now.corrected(id.instant()).to_string()),
-            looked_at: listing.looked_at,
-        })
+pub(super) async fn cancel(
+    admin: &Admin,
+    call: MessageCancel,
+) -> Result<MessagesCancelled, Refusal> {
+    if admin.live().is_none() {
+        return Err(Refusal::new(
+            "no service runs, so no message is sent and there is nothing to cancel: bodies are \
+             kept in memory only, and the next start fails what is still queued with \
+             body_lost_on_restart",
+        ));
     }
-
-    fn filter(&self, admin: &Admin) -> Result<MessageFilter, Refusal> {
-        let organisation = self.organisation.as_deref();
-        let sender_domain = match self.sender_domain.as_deref() {
-            Some(text) => Some(domain_name(text)?.into_owned()),
-            None => None,
-        };
-        let subject = self.subject.as_deref().map(short).transpose()?.unwrap_or_default();
-        let recipient = self.recipient.as_deref().map(short).transpose()?;
-        let now = admin.clock.now();
-        let read = |text| moment(text, now);
-        Ok(MessageFilter {
-            before: self.before.as_deref().map(message_id).transpose()?,
-            organisation: organisation
-                .map(|name| admin.organisation_or_removed(name))
-                .transpose()?,
-            status: self.status.as_deref().map(status).transpose()?,
-            outcome: self.outcome.as_deref().map(outcome).transpose()?,
-            recipient_part: recipient.map(SearchText::new),
-            sender_domain,
-            subject_words: subject.split_whitespace().map(SearchText::new).collect(),
-            created_from: self.from.as_deref().map(read).transpose()?,
-            created_before: self.until.as_deref().map(read).transpose()?,
-            ..MessageFilter::default()
-        })
-    }
+    let selection = admin.selection(&call.messages)?;
+    let (sum, nodes_without_answer) = admin.cancel(selection, Cancellation::ByOperator).await?;
+    let Cancelled { cancelled, calls_under_way, not_pending } = sum;
+    Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
 }
 
-impl Call for MessageCancel {
-    async fn answer(self, admin: &Admin) -> Result<MessagesCancelled, Refusal> {
-        if let Place::File = admin.place {
-            return Err(Refusal::new(
-                "no service runs, so no message is sent and there is nothing to cancel: bodies are \
-                 kept in memory only, and the next start fails what is still queued with \
-                 body_lost_on_restart",
-            ));
-        }
-        let selection = admin.selection(&self.messages)?;
-        let stopped = admin.cancel(selection, Cancellation::ByOperator).await?;
-        let Cancelled { cancelled, calls_under_way, not_pending } = stopped.sum;
-        let nodes_without_answer = stopped.silent;
-        Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
-    }
-}
-
-impl Call for MessageCount {
-    async fn answer(self, admin: &Admin) -> Result<MessagesCounted, Refusal> {
-        let counted = admin.count_pending(&admin.selection(&self.messages)?).await?;
-        Ok(MessagesCounted { pending: counted.sum, nodes_without_answer: counted.silent })
-    }
+pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesCounted, Refusal> {
+    let selection = admin.selection(&call.messages)?;
+    let (pending, nodes_without_answer) = admin.count_pending(&selection).await?;
+    Ok(MessagesCounted { pending, nodes_without_answer })
 }
 
 impl Admin {
@@ -313,6 +190,31 @@ impl Admin {
             outcome: outcome.as_str().to_owned(),
             message: MessageView::new(message, live),
         }
+    }
+
+    fn filter(&self, call: &MessageList) -> Result<MessageFilter, Refusal> {
+        let subject = call.subject.as_deref().map(short).transpose()?.unwrap_or_default();
+        let recipient = call.recipient.as_deref().map(short).transpose()?;
+        let status = |text| one_of(text, "a status", Status::ALL, Status::as_str);
+        let outcome =
+            |text| one_of(text, "an outcome", MessageOutcome::ALL, MessageOutcome::as_str);
+        let read = |text| moment(text, self.clock.now());
+        Ok(MessageFilter {
+            before: call.before.as_deref().map(message_id).transpose()?,
+            organisation: call
+                .organisation
+                .as_deref()
+                .map(|name| self.organisation_or_removed(name))
+                .transpose()?,
+            status: call.status.as_deref().map(status).transpose()?,
+            outcome: call.outcome.as_deref().map(outcome).transpose()?,
+            recipient_part: recipient.map(SearchText::new),
+            sender_domain: owned_domain(call.sender_domain.as_deref())?,
+            subject_words: subject.split_whitespace().map(SearchText::new).collect(),
+            created_from: call.from.as_deref().map(read).transpose()?,
+            created_before: call.until.as_deref().map(read).transpose()?,
+            ..MessageFilter::default()
+        })
     }
 
     fn selection(&self, messages: &QueuedMessages) -> Result<Selection, Refusal> {
@@ -328,13 +230,14 @@ impl Admin {
             QueuedMessages::OfOrganisation { name, key, domain } => Selection::Organisation {
                 organisation: self.organisation_or_removed(name)?,
                 key: key.map(KeyId),
-                sender_domain: match domain {
-                    Some(text) => Some(domain_name(text)?.into_owned()),
-                    None => None,
-                },
+                sender_domain: owned_domain(domain.as_deref())?,
             },
         })
     }
+}
+
+fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'static>>, Refusal> {
+    text.map(|text| Ok(domain_name(text)?.into_owned())).transpose()
 }
 
 /// Returns a text that is to be searched for, if it is short enough.
@@ -355,17 +258,15 @@ fn message_id(text: &str) -> Result<MessageId, Refusal> {
     })
 }
 
-fn status(text: &str) -> Result<Status, Refusal> {
-    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
-        let all = Status::ALL.map(Status::as_str).join(", ");
-        Refusal::new(format!("{text:?} is not a status; those there are: {all}"))
-    })
-}
-
-fn outcome(text: &str) -> Result<MessageOutcome, Refusal> {
-    text.parse().map_err(|_| {
-        let all = MessageOutcome::ALL.map(MessageOutcome::as_str).join(", ");
-        Refusal::new(format!("{text:?} is not an outcome; those there are: {all}"))
+fn one_of<T: Copy, const N: usize>(
+    text: &str,
+    what: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<T, Refusal> {
+    all.into_iter().find(|one| name(*one) == text).ok_or_else(|| {
+        let all = all.map(name).join(", ");
+        Refusal::new(format!("{text:?} is not {what}; those there are: {all}"))
     })
 }
 

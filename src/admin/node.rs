@@ -2,38 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Refusal};
-use crate::store::{
-    Change, DrainOrder, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
-};
+use crate::admin::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
+use crate::store::{Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom};
 
-/// Lists the nodes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodeList {}
-
-/// Has a node accept no more messages, or accept them again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodeDrain {
-    /// Its name.
-    pub name: String,
-    /// The change.
-    pub drain: DrainOrder,
-}
-
-/// Removes a node that is gone for good.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodeForget {
-    /// Its name.
-    pub name: String,
-}
-
-/// Nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nodes {
-    /// By name.
     pub nodes: Vec<Node>,
 }
 
@@ -41,19 +14,15 @@ pub struct Nodes {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its name.
     pub name: String,
-    /// True for the node that answers.
     pub answers: bool,
     /// `working`, `draining` or `silent`.
     pub state: String,
     /// How long it has given no sign of life, if it is silent.
     pub silent_seconds: Option<u64>,
-    /// Its version of pillarbox.
     pub version: String,
     /// Version of the database's schema that it was built for.
     pub schema: i32,
-    /// Start of its process.
     pub started_at: String,
     /// Messages in its memory that are not settled.
     pub pending_messages: u64,
@@ -65,62 +34,40 @@ pub struct Node {
     pub conditions: Vec<String>,
 }
 
-/// Result of a drain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeDrained {
-    /// The node.
-    pub name: String,
-    /// The change.
-    pub drain: DrainOrder,
+pub(super) fn list(admin: &Admin, _: &NodeList) -> Result<Nodes, Refusal> {
+    shared(admin)?;
+    Ok(Nodes { nodes: admin.store.nodes().into_iter().map(Node::from).collect() })
 }
 
-/// A node is removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeForgotten {
-    /// The node.
-    pub name: String,
-}
-
-impl Call for NodeList {
-    async fn answer(self, admin: &Admin) -> Result<Nodes, Refusal> {
-        shared(admin)?;
-        Ok(Nodes { nodes: admin.store.nodes().into_iter().map(Node::from).collect() })
+pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain, Refusal> {
+    shared(admin)?;
+    let NodeDrain { name, drain } = call;
+    let known = admin.store.nodes().into_iter().find(|node| node.name == name);
+    if let Some(node) = known.filter(|node| node.schema < FIRST_WITH_DRAIN) {
+        return Err(Refusal::new(format!(
+            "node {name} runs pillarbox {}, which cannot be drained: stop it in order, and it \
+             sends what it holds within sending.drain",
+            node.version
+        )));
+    }
+    match admin.store.drain_node(&name, drain).await? {
+        Change::Made => Ok(NodeDrain { name, drain }),
+        Change::None => Err(unknown(&name)),
     }
 }
 
-impl Call for NodeDrain {
-    async fn answer(self, admin: &Admin) -> Result<NodeDrained, Refusal> {
-        shared(admin)?;
-        let Self { name, drain } = self;
-        let known = admin.store.nodes().into_iter().find(|node| node.name == name);
-        if let Some(node) = known.filter(|node| node.schema < FIRST_WITH_DRAIN) {
-            return Err(Refusal::new(format!(
-                "node {name} runs pillarbox {}, which cannot be drained: stop it in order, and it \
-                 sends what it holds within sending.drain",
-                node.version
-            )));
-        }
-        match admin.store.drain_node(&name, drain).await? {
-            Change::Made => Ok(NodeDrained { name, drain }),
-            Change::None => Err(unknown(&name)),
-        }
-    }
-}
-
-impl Call for NodeForget {
-    async fn answer(self, admin: &Admin) -> Result<NodeForgotten, Refusal> {
-        shared(admin)?;
-        let name = self.name;
-        match admin.store.forget_node(&name).await? {
-            Forgotten::Removed => Ok(NodeForgotten { name }),
-            Forgotten::Unknown => Err(unknown(&name)),
-            Forgotten::Lives(since) => Err(Refusal::new(format!(
-                "node {name} gave a sign of life {} seconds ago, and may still send what it holds; \
-                 stop its process, then try again after {} seconds",
-                since.as_secs(),
-                LEASE.as_secs()
-            ))),
-        }
+pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget, Refusal> {
+    shared(admin)?;
+    let name = call.name;
+    match admin.store.forget_node(&name).await? {
+        Forgotten::Removed => Ok(NodeForget { name }),
+        Forgotten::Unknown => Err(unknown(&name)),
+        Forgotten::Lives(since) => Err(Refusal::new(format!(
+            "node {name} gave a sign of life {} seconds ago, and may still send what it holds; \
+             stop its process, then try again after {} seconds",
+            since.as_secs(),
+            LEASE.as_secs()
+        ))),
     }
 }
 

@@ -2,47 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Refusal, organisation_name};
+use crate::admin::{
+    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, organisation_name,
+};
 use crate::dispatch::Cancelled;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
 use crate::queue::Selection;
 use crate::store::Change;
 
-/// Adds an organisation.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OrganisationAdd {
-    /// Its name.
-    pub name: String,
-}
-
-/// Lists the organisations.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OrganisationList {}
-
-/// Removes an organisation with its keys and domains; its records stay.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OrganisationRemove {
-    /// Its name.
-    pub name: String,
-}
-
-/// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisation {
-    /// Its number.
     pub id: u32,
-    /// Its name.
     pub name: String,
 }
 
-/// All organisations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organisations {
-    /// By number.
     pub organisations: Vec<Organisation>,
 }
 
@@ -50,13 +26,9 @@ pub struct Organisations {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OrganisationRemoved {
-    /// Its name.
     pub name: String,
-    /// Keys that were revoked.
     pub keys_revoked: usize,
-    /// Sender domains that were withdrawn.
     pub domains_removed: usize,
-    /// Queued messages that were cancelled.
     pub messages_cancelled: usize,
     /// Messages whose call to the provider was under way. They are not tried again after it.
     pub calls_under_way: usize,
@@ -65,51 +37,49 @@ pub struct OrganisationRemoved {
     pub nodes_without_answer: Vec<String>,
 }
 
-impl Call for OrganisationAdd {
-    async fn answer(self, admin: &Admin) -> Result<Organisation, Refusal> {
-        let name = organisation_name(&self.name)?;
-        let added = admin.store.add_organisation(name.clone()).await?;
-        added.map(|added| shown(&added)).ok_or_else(|| {
-            Refusal::new(format!("there is an organisation {name} already; choose another name"))
-        })
-    }
+pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
+    let name = organisation_name(&call.name)?;
+    let added = admin.store.add_organisation(name.clone()).await?;
+    added.map(|added| shown(&added)).ok_or_else(|| {
+        Refusal::new(format!("there is an organisation {name} already; choose another name"))
+    })
 }
 
-impl Call for OrganisationList {
-    async fn answer(self, admin: &Admin) -> Result<Organisations, Refusal> {
-        let organisations = admin.store.organisations().iter().map(shown).collect();
-        Ok(Organisations { organisations })
-    }
+#[expect(clippy::unnecessary_wraps, reason = "other calls may be refused")]
+pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations, Refusal> {
+    let organisations = admin.store.organisations().iter().map(shown).collect();
+    Ok(Organisations { organisations })
 }
 
-impl Call for OrganisationRemove {
-    async fn answer(self, admin: &Admin) -> Result<OrganisationRemoved, Refusal> {
-        let name = self.name;
-        let organisation = admin.organisation(&name)?;
-        let keys = admin.store.api_keys();
-        let domains = admin.store.domains();
-        if admin.store.remove_organisation(organisation.id).await? == Change::None {
-            // Another command was first.
-            return Err(Refusal::new(format!("{name} has just been removed")));
-        }
-        let selection = Selection::of(organisation.id);
-        let cancelled = admin.cancel(selection, Cancellation::OrganisationRemoved).await;
-        let cancelled = cancelled.map_err(|error| {
-            Refusal::new(format!(
-                "{name} was removed, and nothing of it is sent any more; but not all of its queued \
-                 messages are recorded as cancelled yet ({error}): each is as its turn comes"
-            ))
-        })?;
-        let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled.sum;
-        Ok(OrganisationRemoved {
-            name: organisation.name.as_str().to_owned(),
-            keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
-            domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
-            messages_cancelled,
-            calls_under_way,
-            nodes_without_answer: cancelled.silent,
-        })
+pub(super) async fn remove(
+    admin: &Admin,
+    call: OrganisationRemove,
+) -> Result<OrganisationRemoved, Refusal> {
+    let name = call.name;
+    let organisation = admin.organisation(&name)?;
+    let keys = admin.store.api_keys();
+    let domains = admin.store.domains();
+    if admin.store.remove_organisation(organisation.id).await? == Change::None {
+        // Another command was first.
+        return Err(Refusal::new(format!("{name} has just been removed")));
     }
+    let selection = Selection::of(organisation.id);
+    let cancelled = admin.cancel(selection, Cancellation::OrganisationRemoved).await;
+    let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
+        Refusal::new(format!(
+            "{name} was removed, and nothing of it is sent any more; but not all of its queued \
+             messages are recorded as cancelled yet ({error}): each is as its turn comes"
+        ))
+    })?;
+    let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled;
+    Ok(OrganisationRemoved {
+        name: organisation.name.as_str().to_owned(),
+        keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
+        domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
+        messages_cancelled,
+        calls_under_way,
+        nodes_without_answer,
+    })
 }
 
 fn shown(organisation: &domain::Organisation) -> Organisation {

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
+use crate::admin::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
 use crate::body_store::ARENA_FORMAT;
 use crate::detached_thread;
 use crate::store::DATA_FORMAT;
@@ -38,27 +38,14 @@ const OF_THIS_PROCESS: [&str; 6] = [
     "WATCHDOG_USEC",
 ];
 
-/// Has the service execute the installed program in its own place.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Restart {}
-
-/// Asks which program answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AskRunningProgram {}
-
 /// Program that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningProgram {
-    /// Version of pillarbox.
     pub version: String,
-    /// Process id.
     pub process: u32,
     /// Random number of the start.
     pub start: String,
-    /// Messages that it has to send.
     pub pending_messages: usize,
 }
 
@@ -66,9 +53,7 @@ pub struct RunningProgram {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartBegun {
-    /// The program that ends.
     pub from: RunningProgram,
-    /// The version of the installed program.
     pub to_version: String,
     /// True if a service manager starts the service again if the installed program fails.
     pub is_supervised: bool,
@@ -78,11 +63,8 @@ pub struct RestartBegun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramCheck {
-    /// Version of the installed program.
     pub version: String,
-    /// The newest format of the data file that it reads.
     pub data_format: u64,
-    /// The newest format of the arena that it reads.
     #[serde(default = "first_arena_format")]
     pub arena_format: u32,
     /// True if it goes on with the bodies of pending messages.
@@ -99,11 +81,8 @@ pub struct ProgramCheck {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDatabase {
-    /// Hosts with their ports.
     pub hosts: Vec<String>,
-    /// The database's name.
     pub name: String,
-    /// The node's name.
     pub node: String,
 }
 
@@ -153,39 +132,33 @@ impl Restarts {
     }
 }
 
-impl Call for AskRunningProgram {
-    async fn answer(self, admin: &Admin) -> Result<RunningProgram, Refusal> {
-        Ok(running_program(admin)?.0)
-    }
+pub(super) fn running(admin: &Admin, _: &AskRunningProgram) -> Result<RunningProgram, Refusal> {
+    Ok(running_program(admin)?.0)
 }
 
-impl Call for Restart {
-    async fn answer(self, admin: &Admin) -> Result<RestartBegun, Refusal> {
-        let (from, facts) = running_program(admin)?;
-        let restarts = &facts.restarts;
-        let check = check_installed_program().await?;
-        facts.judge(&check)?;
-        let (pending, _) = running_program(admin)?;
-        if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
-            return Err(Refusal::new(format!(
-                "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
-                 until they are sent, or stop the service, which sends what it can",
-                pending.pending_messages
-            )));
-        }
-        if restarts.asked.send_replace(true) {
-            return Err(Refusal::new("a restart is under way already"));
-        }
-        info!(version = check.version, "restarting: the installed program takes this one's place");
-        let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
-        Ok(RestartBegun { from, to_version: check.version, is_supervised })
+pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun, Refusal> {
+    let (from, facts) = running_program(admin)?;
+    let restarts = &facts.restarts;
+    let check = check_installed_program().await?;
+    facts.judge(&check)?;
+    let (pending, _) = running_program(admin)?;
+    if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
+        return Err(Refusal::new(format!(
+            "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
+             until they are sent, or stop the service, which sends what it can",
+            pending.pending_messages
+        )));
     }
+    if restarts.asked.send_replace(true) {
+        return Err(Refusal::new("a restart is under way already"));
+    }
+    info!(version = check.version, "restarting: the installed program takes this one's place");
+    let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    Ok(RestartBegun { from, to_version: check.version, is_supervised })
 }
 
 fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Refusal> {
-    let Place::Service { facts: Some(facts), .. } = &admin.place else {
-        return Err(Refusal::new("no service runs, so there is none to restart; start it"));
-    };
+    let facts = admin.facts()?;
     let program = RunningProgram {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         process: std::process::id(),

@@ -23,43 +23,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, error, warn};
 
 use crate::admin::backup;
-use crate::admin::bodies::{Bodies, BodiesDrop, BodiesDropped, BodiesShow};
-use crate::admin::checks::{Examine, Examined};
-use crate::admin::dead_letter::{
-    DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters,
-    DeadLettersCleared,
-};
-use crate::admin::domain::{
-    DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove, DomainRemoved, DomainReport,
-    Domains,
-};
-use crate::admin::identity::{Identify, Identity};
-use crate::admin::key::{Key, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
-use crate::admin::message::{
-    MessageCancel, MessageCount, MessageList, MessageShow, MessageShown, Messages,
-    MessagesCancelled, MessagesCounted,
-};
-use crate::admin::node::{NodeDrain, NodeDrained, NodeForget, NodeForgotten, NodeList, Nodes};
-use crate::admin::organisation::{
-    Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
-    Organisations,
-};
-use crate::admin::restart::{AskRunningProgram, Restart, RestartBegun, RunningProgram};
-use crate::admin::status::{
-    Acknowledge, Acknowledged, ClockConfirm, ClockConfirmed, Page, PageAddress, ServiceStatus,
-    Status,
-};
-use crate::admin::suppression::{
-    AtSes, SuppressionAdd, SuppressionChanges, SuppressionClearAtSes, SuppressionImport,
-    SuppressionList, SuppressionRemove, Suppressions, SuppressionsImported,
-};
-use crate::admin::test_send::{TestSend, TestSent};
-use crate::admin::webhook::{
-    Webhook, WebhookAdd, WebhookDeliveryList, WebhookDeliveryPage, WebhookList, WebhookPause,
-    WebhookReach, WebhookReached, WebhookRemove, WebhookReplay, WebhookReplayed, WebhookResume,
-    WebhookRotate, WebhookSecret, WebhookTest, WebhookTested, Webhooks,
-};
-use crate::admin::{Admin, Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal, Served};
+use crate::admin::{Admin, CallFault, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use crate::http::body::{BodyReader, ResponseBody};
 use crate::http::drain::DrainSignal;
 use crate::http::limits::{Limits, WhenFull};
@@ -83,114 +47,23 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const SOCKET_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Table of the socket's calls: each by its name, with its answer.
-macro_rules! calls {
-    ($($name:literal: $call:ty => $answer:ty),* $(,)?) => {
-        $(impl Served for $call {
-            const NAME: &'static str = $name;
-            type Answer = $answer;
-        })*
-
-        /// Makes the call of this name.
-        async fn make(
-            admin: &Admin,
-            name: &str,
-            document: &[u8],
-        ) -> Result<Vec<u8>, ErrorAnswer<'static>> {
-            match name {
-                $($name => Box::pin(one::<$call>(admin, document)).await,)*
-                _ => Err(unknown(name)),
-            }
-        }
-    };
-}
-
-calls![
-    "organisation-add": OrganisationAdd => Organisation,
-    "organisation-list": OrganisationList => Organisations,
-    "organisation-remove": OrganisationRemove => OrganisationRemoved,
-    "key-add": KeyAdd => KeyAdded,
-    "key-list": KeyList => Keys,
-    "key-revoke": KeyRevoke => Key,
-    "domain-add": DomainAdd => DomainReport,
-    "domain-list": DomainList => Domains,
-    "domain-check": DomainCheck => DomainChecked,
-    "domain-remove": DomainRemove => DomainRemoved,
-    "suppression-add": SuppressionAdd => SuppressionChanges,
-    "suppression-remove": SuppressionRemove => SuppressionChanges,
-    "suppression-list": SuppressionList => Suppressions,
-    "suppression-clear-at-ses": SuppressionClearAtSes => AtSes,
-    "suppression-import": SuppressionImport => SuppressionsImported,
-    "message-show": MessageShow => MessageShown,
-    "message-list": MessageList => Messages,
-    "message-cancel": MessageCancel => MessagesCancelled,
-    "message-count": MessageCount => MessagesCounted,
-    "dead-letter-list": DeadLetterList => DeadLetters,
-    "dead-letter-show": DeadLetterShow => DeadLetterShown,
-    "dead-letter-clear": DeadLetterClear => DeadLettersCleared,
-    "webhook-add": WebhookAdd => WebhookSecret,
-    "webhook-list": WebhookList => Webhooks,
-    "webhook-remove": WebhookRemove => Webhook,
-    "webhook-pause": WebhookPause => Webhook,
-    "webhook-resume": WebhookResume => Webhook,
-    "webhook-rotate": WebhookRotate => WebhookSecret,
-    "webhook-reach": WebhookReach => WebhookReached,
-    "webhook-test": WebhookTest => WebhookTested,
-    "webhook-delivery-list": WebhookDeliveryList => WebhookDeliveryPage,
-    "webhook-replay": WebhookReplay => WebhookReplayed,
-    "node-list": NodeList => Nodes,
-    "node-drain": NodeDrain => NodeDrained,
-    "node-forget": NodeForget => NodeForgotten,
-    "identify": Identify => Identity,
-    "restart": Restart => RestartBegun,
-    "bodies-show": BodiesShow => Bodies,
-    "bodies-drop": BodiesDrop => BodiesDropped,
-    "running-program": AskRunningProgram => RunningProgram,
-    "status": Status => ServiceStatus,
-    "acknowledge": Acknowledge => Acknowledged,
-    "page": Page => PageAddress,
-    "clock-confirm": ClockConfirm => ClockConfirmed,
-    "examine": Examine => Examined,
-    "test-send": TestSend => TestSent,
-];
-
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The directory cannot be used.
     #[error(
         "the directory of the administration socket {} cannot be used: {source}; let the \
          service's user write there, or set admin_socket to another path", path.display()
     )]
-    Directory {
-        /// The socket's path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A process listens there.
+    Directory { path: PathBuf, source: io::Error },
     #[error(
         "another service answers at {}; stop that service, or set admin_socket to another path",
         path.display()
     )]
-    InUse {
-        /// The socket's path.
-        path: PathBuf,
-    },
-    /// Something else is there, and it is left alone.
+    InUse { path: PathBuf },
     #[error("{} is there and is not a socket; set admin_socket to another path", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// It cannot be bound.
+    NotASocket { path: PathBuf },
     #[error("the administration socket {} cannot be made: {source}", path.display())]
-    Bind {
-        /// The path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Bind { path: PathBuf, source: io::Error },
 }
 
 /// The socket, listening. Its file goes when this is dropped.
@@ -213,9 +86,7 @@ struct SocketFile {
 /// Copy of the socket, for the program that goes on with it.
 #[derive(Debug)]
 pub struct SocketCopy {
-    /// The socket, listening.
     pub listener: OwnedFd,
-    /// Its file.
     pub file: FileId,
     stays: Arc<AtomicBool>,
 }
@@ -298,7 +169,6 @@ impl Socket {
         Ok(SocketCopy { listener, file: self.file.id, stays: Arc::clone(&self.file.stays) })
     }
 
-    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
@@ -411,7 +281,8 @@ impl Calls {
         }
         // By hand, a call without fields needs no body.
         let document = if document.is_empty() { b"{}" } else { &*document };
-        let answer = make(&self.admin, name, document).await?;
+        let answer =
+            self.admin.make(name, document).await.map_err(|fault| fault_of(name, fault))?;
         if answer.len() > MAX_ANSWER_BYTES {
             let message = "the answer is too long to be sent; ask for less";
             return Err(refused(Refusal::new(message)));
@@ -422,19 +293,18 @@ impl Calls {
     }
 }
 
-/// Makes one call; gives its answer as JSON.
-async fn one<C: Call>(admin: &Admin, document: &[u8]) -> Result<Vec<u8>, ErrorAnswer<'static>> {
-    let call: C = serde_json::from_slice(document).map_err(|error| {
-        let problem = format!("does not understand this call {} ({error})", C::NAME);
-        other_version(StatusCode::BAD_REQUEST, "InvalidCall", &problem)
-    })?;
-    let answer = call.answer(admin).await.map_err(refused)?;
-    Ok(serde_json::to_vec(&answer).expect("an answer's maps have text as keys"))
-}
-
-fn unknown(name: &str) -> ErrorAnswer<'static> {
-    let problem = format!("does not know the call {name}");
-    other_version(StatusCode::NOT_FOUND, "UnknownCall", &problem)
+fn fault_of(name: &str, fault: CallFault) -> ErrorAnswer<'static> {
+    match fault {
+        CallFault::Unknown => {
+            let problem = format!("does not know the call {name}");
+            other_version(StatusCode::NOT_FOUND, "UnknownCall", &problem)
+        }
+        CallFault::Invalid(error) => {
+            let problem = format!("does not understand this call {name} ({error})");
+            other_version(StatusCode::BAD_REQUEST, "InvalidCall", &problem)
+        }
+        CallFault::Refused(refusal) => refused(refusal),
+    }
 }
 
 fn other_version(status: StatusCode, code: &'static str, problem: &str) -> ErrorAnswer<'static> {

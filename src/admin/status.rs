@@ -12,7 +12,7 @@ use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::conditions::{self, Condition};
 use crate::admin::live::LiveView;
 use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth, Stored, TakenIn};
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Acknowledge, Admin, ClockConfirm, Page, Place, Refusal, Status};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
@@ -23,26 +23,6 @@ use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
-
-/// Tells how the service is doing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Status {}
-
-/// Notes that an operator has seen the lost messages.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Acknowledge {}
-
-/// Tells the address of the operators' page, with what opens it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {}
-
-/// Takes the wall clock's time as right.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClockConfirm {}
 
 /// The address of the operators' page, with what opens it.
 #[derive(Clone, Serialize, Deserialize)]
@@ -311,57 +291,55 @@ pub struct ClockConfirmed {
     pub jump: Option<ClockJump>,
 }
 
-impl Call for Status {
-    async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
-        let (service, facts) = match &admin.place {
-            Place::File => (None, None),
-            Place::Service { live, started, facts, .. } => {
-                let forecast = forecast(live).await;
-                (Some((live.snapshot().await, forecast, started.elapsed())), facts.as_ref())
-            }
-        };
-        let (store, clock) = (&admin.store, &admin.clock);
-        let rows = store.damaged();
-        let stored = match &service {
-            Some((snapshot, ..)) => snapshot.stored.clone(),
-            None => Stored::ask(store, clock, &Stored::default()).await,
-        };
-        let domains = store.domains();
-        let mut status = ServiceStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_seconds: None,
-            client_address: facts.map(|facts| facts.clients),
-            smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
-            certificate: None,
-            store: store.health().into(),
-            damaged: Damaged {
-                count: rows.len(),
-                rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect(),
-            },
-            clock_jump: clock.jump().map(ClockJump::from),
-            lost_messages: stored.lost.ok().flatten().map(LostMessages::from),
-            sending: None,
-            bodies: None,
-            events: Events { taken_in: None, stored: stored.backlog },
-            conditions: Vec::new(),
-            counts: Counts {
-                organisations: store.organisations().len(),
-                keys: store.api_keys().len(),
-                domains: domains.len(),
-                domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
-            },
-        };
-        if let Some((snapshot, forecast, uptime)) = service {
-            status.uptime_seconds = Some(uptime.as_secs());
-            status.store = snapshot.store;
-            status.conditions = conditions::all(&snapshot);
-            status.certificate = snapshot.certificate.as_ref().map(Certificate::from);
-            status.sending = Some(admin.sending(&snapshot, forecast));
-            status.bodies = snapshot.bodies;
-            status.events.taken_in = snapshot.taken_in;
+pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Refusal> {
+    let (service, facts) = match &admin.place {
+        Place::File => (None, None),
+        Place::Service { live, started, facts, .. } => {
+            let forecast = forecast(live).await;
+            (Some((live.snapshot().await, forecast, started.elapsed())), facts.as_ref())
         }
-        Ok(status)
+    };
+    let (store, clock) = (&admin.store, &admin.clock);
+    let rows = store.damaged();
+    let stored = match &service {
+        Some((snapshot, ..)) => snapshot.stored.clone(),
+        None => Stored::ask(store, clock, &Stored::default()).await,
+    };
+    let domains = store.domains();
+    let mut status = ServiceStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_seconds: None,
+        client_address: facts.map(|facts| facts.clients),
+        smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
+        certificate: None,
+        store: store.health().into(),
+        damaged: Damaged {
+            count: rows.len(),
+            rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect(),
+        },
+        clock_jump: clock.jump().map(ClockJump::from),
+        lost_messages: stored.lost.ok().flatten().map(LostMessages::from),
+        sending: None,
+        bodies: None,
+        events: Events { taken_in: None, stored: stored.backlog },
+        conditions: Vec::new(),
+        counts: Counts {
+            organisations: store.organisations().len(),
+            keys: store.api_keys().len(),
+            domains: domains.len(),
+            domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
+        },
+    };
+    if let Some((snapshot, forecast, uptime)) = service {
+        status.uptime_seconds = Some(uptime.as_secs());
+        status.store = snapshot.store;
+        status.conditions = conditions::all(&snapshot);
+        status.certificate = snapshot.certificate.as_ref().map(Certificate::from);
+        status.sending = Some(admin.sending(&snapshot, forecast));
+        status.bodies = snapshot.bodies;
+        status.events.taken_in = snapshot.taken_in;
     }
+    Ok(status)
 }
 
 /// Returns what a stop now would leave unsent. It takes the processor for long if much is pending.
@@ -371,41 +349,25 @@ async fn forecast(live: &Arc<dyn LiveView>) -> DrainForecast {
     forecast.await.unwrap_or_else(|_| live.forecast_stop())
 }
 
-impl Call for Acknowledge {
-    async fn answer(self, admin: &Admin) -> Result<Acknowledged, Refusal> {
-        let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
-        if let Some(lost) = lost {
-            info!(messages = lost.messages, "an operator has acknowledged the lost messages");
-        }
-        Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
+pub(super) async fn acknowledge(admin: &Admin, _: Acknowledge) -> Result<Acknowledged, Refusal> {
+    let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
+    if let Some(lost) = lost {
+        info!(messages = lost.messages, "an operator has acknowledged the lost messages");
     }
+    Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
 }
 
-impl Call for Page {
-    async fn answer(self, admin: &Admin) -> Result<PageAddress, Refusal> {
-        match &admin.place {
-            Place::Service { facts: Some(facts), .. } => {
-                Ok(PageAddress { url: facts.page.expose_secret().to_owned() })
-            }
-            Place::Service { .. } | Place::File => Err(Refusal::new(
-                "no service runs, so there is no page; start it with `pillarbox serve`",
-            )),
-        }
-    }
+pub(super) fn page(admin: &Admin, _: &Page) -> Result<PageAddress, Refusal> {
+    Ok(PageAddress { url: admin.facts()?.page.expose_secret().to_owned() })
 }
 
-impl Call for ClockConfirm {
-    async fn answer(self, admin: &Admin) -> Result<ClockConfirmed, Refusal> {
-        if let Place::File = admin.place {
-            return Err(Refusal::new(
-                "no service runs, so there is nothing to confirm; start the service, and confirm \
-                 the clock if `pillarbox status` says that it is in doubt",
-            ));
-        }
-        let jump = admin.clock.jump().map(ClockJump::from);
-        timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
-        Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
-    }
+pub(super) async fn confirm_clock(
+    admin: &Admin,
+    _: ClockConfirm,
+) -> Result<ClockConfirmed, Refusal> {
+    let jump = admin.clock.jump().map(ClockJump::from);
+    timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
+    Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
 }
 
 impl Admin {

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, MAX_PAGE, Refusal, UNREADABLE};
+use crate::admin::{
+    Admin, MAX_PAGE, Refusal, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
+    SuppressionList, SuppressionRemove, UNREADABLE,
+};
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::MailboxError;
 use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
@@ -19,69 +22,17 @@ pub const MAX_ADDRESSES: usize = 1_000;
 /// share, stays short.
 pub const MAX_IMPORT_ROWS: usize = 500;
 
-/// Suppresses addresses.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionAdd {
-    /// For whom.
-    pub scope: Scope,
-    /// At most [`MAX_ADDRESSES`].
-    pub addresses: Vec<String>,
-}
-
-/// Ends suppressions.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionRemove {
-    /// For whom.
-    pub scope: Scope,
-    /// At most [`MAX_ADDRESSES`].
-    pub addresses: Vec<String>,
-}
-
-/// Lists suppressions, a page at a time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionList {
-    /// Only those with this scope.
-    pub scope: Option<Scope>,
-    /// Only those behind this one.
-    pub after: Option<SuppressionCursor>,
-}
-
-/// Takes an address from the SES account's own suppression list.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionClearAtSes {
-    /// The address.
-    pub address: String,
-}
-
-/// Suppresses what a list says, each row judged for itself. What is suppressed already stays as it
-/// is, so that a list may be imported again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionImport {
-    /// At most [`MAX_IMPORT_ROWS`].
-    pub rows: Vec<ImportRow>,
-    /// Whether good rows are taken in.
-    pub mode: ImportMode,
-}
-
 /// For whom an address is suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
-    /// For every organisation.
     All,
-    /// For the one with this name.
     Organisation(String),
 }
 
 /// What became of each address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuppressionChanges {
-    /// In the order of the request.
     pub addresses: Vec<SuppressionChange>,
 }
 
@@ -91,7 +42,6 @@ pub struct SuppressionChanges {
 pub struct SuppressionChange {
     /// The address in the form in which it is compared.
     pub address: String,
-    /// What was done.
     pub outcome: SuppressionOutcome,
     /// What became of it on the SES account's own list, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,13 +52,10 @@ pub struct SuppressionChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SuppressionOutcome {
-    /// It is suppressed from now on.
     Added,
     /// It was suppressed before; that entry stays.
     AlreadyThere,
-    /// It is suppressed no more.
     Removed,
-    /// It was not suppressed.
     NotThere,
     /// It is suppressed for all organisations, and stays so.
     StillForAll,
@@ -118,38 +65,27 @@ pub enum SuppressionOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AtSes {
-    /// It is on it no more.
     Cleared,
-    /// It was not on it.
     NotThere,
-    /// SES did not do it.
-    Failed {
-        /// Why not.
-        message: String,
-    },
+    Failed { message: String },
 }
 
-/// A page of suppressions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppressions {
     /// Those for all organisations first, then by organisation; by address.
     pub suppressions: Vec<Suppression>,
-    /// Where the next page starts, if there is one.
     pub next: Option<SuppressionCursor>,
 }
 
-/// A suppression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppression {
     /// The name of the organisation; `None` for all of them.
     pub organisation: Option<String>,
-    /// The address.
     pub address: String,
     /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
     pub reason: String,
     /// Since when; empty where that cannot be read.
     pub since: String,
-    /// The message that caused it.
     pub message: Option<String>,
 }
 
@@ -157,9 +93,7 @@ pub struct Suppression {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuppressionCursor {
-    /// The number of the organisation; `None` for all of them.
     pub organisation: Option<u32>,
-    /// The address.
     pub address: String,
 }
 
@@ -167,9 +101,7 @@ pub struct SuppressionCursor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRow {
-    /// For whom.
     pub scope: Scope,
-    /// The address.
     pub address: String,
     /// Why; an operator's decision where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +109,6 @@ pub struct ImportRow {
     /// Since when; from now on where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// The message that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -200,7 +131,6 @@ pub struct SuppressionsImported {
     pub added: usize,
     /// How many were suppressed before; those entries stay.
     pub already_there: usize,
-    /// The rows that were not taken in.
     pub refused: Vec<RefusedRow>,
 }
 
@@ -209,146 +139,138 @@ pub struct SuppressionsImported {
 pub struct RefusedRow {
     /// Its position in the request, from 0 on.
     pub row: usize,
-    /// The rule that it breaks.
     pub rule: String,
 }
 
-impl Call for SuppressionAdd {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
-        let organisation = admin.existing(&self.scope)?;
-        let mut addresses = Vec::new();
-        for address in parse_all(&self.addresses, SuppressedAddress::parse)? {
-            let suppression = domain::Suppression {
-                address: address.clone(),
-                reason: SuppressionReason::Manual,
-                since: admin.clock.now(),
-                cause: None,
-            };
-            let outcome = match admin.store.suppress(organisation, suppression).await? {
-                Change::Made => SuppressionOutcome::Added,
-                Change::None => SuppressionOutcome::AlreadyThere,
-            };
-            addresses.push(change_of(&address, outcome));
-        }
-        Ok(SuppressionChanges { addresses })
-    }
-}
-
-impl Call for SuppressionRemove {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
-        let organisation = admin.scope(&self.scope)?;
-        let mut addresses = Vec::new();
-        // One of an earlier version may be refused today, and can be removed all the same.
-        for address in parse_all(&self.addresses, SuppressedAddress::parse_stored)? {
-            let change = admin.store.unsuppress(organisation, address.clone()).await?;
-            let for_all = match organisation {
-                Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
-                None => false,
-            };
-            let outcome = match change {
-                // The operator must not take it for gone.
-                _ if for_all => SuppressionOutcome::StillForAll,
-                Change::Made => SuppressionOutcome::Removed,
-                Change::None => SuppressionOutcome::NotThere,
-            };
-            addresses.push(change_of(&address, outcome));
-        }
-        Ok(SuppressionChanges { addresses })
-    }
-}
-
-impl Call for SuppressionList {
-    async fn answer(self, admin: &Admin) -> Result<Suppressions, Refusal> {
-        let only = self.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
-        let start = match (&self.after, only) {
-            (Some(cursor), _) => Some((
-                cursor.organisation.map(OrganisationId),
-                SuppressedAddress::from_stored(&cursor.address),
-            )),
-            // Before the first address of the scope.
-            (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
-            (None, None) => None,
+pub(super) async fn add(
+    admin: &Admin,
+    call: SuppressionAdd,
+) -> Result<SuppressionChanges, Refusal> {
+    let organisation = admin.existing(&call.scope)?;
+    let mut addresses = Vec::new();
+    for address in parse_all(&call.addresses, SuppressedAddress::parse)? {
+        let suppression = domain::Suppression {
+            address: address.clone(),
+            reason: SuppressionReason::Manual,
+            since: admin.clock.now(),
+            cause: None,
         };
-        let start = start.as_ref().map(|(scope, address)| (*scope, address));
-        let page = admin.store.suppressions(start, MAX_PAGE).await?;
-        let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
-        let next = page.next.filter(|(scope, _)| is_wanted(*scope));
-        let next = next.map(|(scope, address)| SuppressionCursor {
-            organisation: scope.map(|organisation| organisation.0),
-            address: address.as_str().to_owned(),
-        });
-        let whose = |scope: Option<OrganisationId>| scope.map(|number| admin.shown(number));
-        let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
-            let shown = Suppression {
-                organisation: whose(scope),
-                address: suppression.address.to_string(),
-                reason: suppression.reason.as_str().to_owned(),
-                since: suppression.since.to_string(),
-                message: suppression.cause.map(|id| id.to_string()),
-            };
-            ((scope, suppression.address), shown)
-        });
-        let damaged = page.damaged.into_iter().map(|(scope, address)| {
-            let shown = Suppression {
-                organisation: whose(scope),
-                address: address.to_string(),
-                reason: UNREADABLE.to_owned(),
-                since: String::new(),
-                message: None,
-            };
-            ((scope, address), shown)
-        });
-        let mut rows: Vec<_> = whole.chain(damaged).collect();
-        rows.retain(|((scope, _), _)| is_wanted(*scope));
-        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
-        Ok(Suppressions { suppressions, next })
+        let outcome = match admin.store.suppress(organisation, suppression).await? {
+            Change::Made => SuppressionOutcome::Added,
+            Change::None => SuppressionOutcome::AlreadyThere,
+        };
+        addresses.push(change_of(&address, outcome));
     }
+    Ok(SuppressionChanges { addresses })
 }
 
-impl Call for SuppressionClearAtSes {
-    async fn answer(self, admin: &Admin) -> Result<AtSes, Refusal> {
-        let address = parse(&self.address, SuppressedAddress::parse_stored)?;
-        let ses = admin.ses("start the service and clear the address then")?;
-        Ok(match ses.unsuppress(&address).await {
-            Ok(Removal::Removed) => AtSes::Cleared,
-            Ok(Removal::NotThere) => AtSes::NotThere,
-            Err(error) => AtSes::Failed { message: error.to_string() },
-        })
+pub(super) async fn remove(
+    admin: &Admin,
+    call: SuppressionRemove,
+) -> Result<SuppressionChanges, Refusal> {
+    let organisation = admin.scope(&call.scope)?;
+    let mut addresses = Vec::new();
+    // One of an earlier version may be refused today, and can be removed all the same.
+    for address in parse_all(&call.addresses, SuppressedAddress::parse_stored)? {
+        let change = admin.store.unsuppress(organisation, address.clone()).await?;
+        let for_all = match organisation {
+            Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
+            None => false,
+        };
+        let outcome = match change {
+            // The operator must not take it for gone.
+            _ if for_all => SuppressionOutcome::StillForAll,
+            Change::Made => SuppressionOutcome::Removed,
+            Change::None => SuppressionOutcome::NotThere,
+        };
+        addresses.push(change_of(&address, outcome));
     }
+    Ok(SuppressionChanges { addresses })
 }
 
-impl Call for SuppressionImport {
-    async fn answer(self, admin: &Admin) -> Result<SuppressionsImported, Refusal> {
-        if self.rows.len() > MAX_IMPORT_ROWS {
-            return Err(Refusal::new(format!(
-                "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
-            )));
-        }
-        let now = admin.clock.now();
-        // Each scope is looked up once.
-        let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
-        let mut good = Vec::with_capacity(self.rows.len());
-        let mut imported = SuppressionsImported::default();
-        for (position, row) in self.rows.iter().enumerate() {
-            let scope = scopes
-                .entry(&row.scope)
-                .or_insert_with(|| admin.existing(&row.scope).map_err(|refusal| refusal.message));
-            match scope.clone().and_then(|scope| Ok((scope, suppression(row, now)?))) {
-                Ok(suppression) => good.push(suppression),
-                Err(rule) => imported.refused.push(RefusedRow { row: position, rule }),
-            }
-        }
-        if self.mode == ImportMode::Apply && !good.is_empty() {
-            for change in admin.store.suppress_all(good).await? {
-                match change {
-                    Change::Made => imported.added += 1,
-                    Change::None => imported.already_there += 1,
-                }
-            }
-        }
-        Ok(imported)
+pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppressions, Refusal> {
+    let only = call.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
+    let start = match (&call.after, only) {
+        (Some(cursor), _) => Some((
+            cursor.organisation.map(OrganisationId),
+            SuppressedAddress::from_stored(&cursor.address),
+        )),
+        // Before the first address of the scope.
+        (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
+        (None, None) => None,
+    };
+    let start = start.as_ref().map(|(scope, address)| (*scope, address));
+    let page = admin.store.suppressions(start, MAX_PAGE).await?;
+    let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
+    let next = page.next.filter(|(scope, _)| is_wanted(*scope));
+    let next = next.map(|(scope, address)| SuppressionCursor {
+        organisation: scope.map(|organisation| organisation.0),
+        address: address.as_str().to_owned(),
+    });
+    let whole = page.suppressions.into_iter().map(|(scope, it)| {
+        let (reason, since) = (it.reason.as_str(), it.since.to_string());
+        (scope, it.address, reason, since, it.cause.map(|id| id.to_string()))
+    });
+    let damaged = page.damaged.into_iter();
+    let damaged = damaged.map(|(scope, address)| (scope, address, UNREADABLE, String::new(), None));
+    let mut rows: Vec<_> = whole.chain(damaged).filter(|(scope, ..)| is_wanted(*scope)).collect();
+    rows.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    let shown = rows.into_iter().map(|(scope, address, reason, since, message)| Suppression {
+        organisation: scope.map(|number| admin.shown(number)),
+        address: address.to_string(),
+        reason: reason.to_owned(),
+        since,
+        message,
+    });
+    let suppressions = shown.collect();
+    Ok(Suppressions { suppressions, next })
+}
+
+pub(super) async fn clear_at_ses(
+    admin: &Admin,
+    call: SuppressionClearAtSes,
+) -> Result<AtSes, Refusal> {
+    let address = parse(&call.address, SuppressedAddress::parse_stored)?;
+    let ses = admin.ses("start the service and clear the address then")?;
+    Ok(match ses.unsuppress(&address).await {
+        Ok(Removal::Removed) => AtSes::Cleared,
+        Ok(Removal::NotThere) => AtSes::NotThere,
+        Err(error) => AtSes::Failed { message: error.to_string() },
+    })
+}
+
+pub(super) async fn import(
+    admin: &Admin,
+    call: SuppressionImport,
+) -> Result<SuppressionsImported, Refusal> {
+    if call.rows.len() > MAX_IMPORT_ROWS {
+        return Err(Refusal::new(format!(
+            "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
+        )));
     }
+    let now = admin.clock.now();
+    // Each scope is looked up once.
+    let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
+    let mut good = Vec::with_capacity(call.rows.len());
+    let mut imported = SuppressionsImported::default();
+    for (position, row) in call.rows.iter().enumerate() {
+        let scope = scopes
+            .entry(&row.scope)
+            .or_insert_with(|| admin.existing(&row.scope).map_err(|refusal| refusal.message));
+        match scope.clone().and_then(|scope| Ok((scope, suppression(row, now)?))) {
+            Ok(suppression) => good.push(suppression),
+            Err(rule) => imported.refused.push(RefusedRow { row: position, rule }),
+        }
+    }
+    if call.mode == ImportMode::Apply && !good.is_empty() {
+        for change in admin.store.suppress_all(good).await? {
+            match change {
+                Change::Made => imported.added += 1,
+                Change::None => imported.already_there += 1,
+            }
+        }
+    }
+    Ok(imported)
 }
 
 impl Admin {

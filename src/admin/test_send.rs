@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{Admin, Refusal, TestSend};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, RawMessage, SendRequest, Submission};
@@ -15,17 +15,6 @@ const SUBJECT: &str = "A test of the set-up";
 const TEXT: &str = "pillarbox doctor sent this to see whether sending works.";
 /// The sender's address before the `@` where none is given.
 const LOCAL_PART: &str = "pillarbox-doctor";
-
-/// Sends a message to SES's mailbox simulator, the way that all messages go.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TestSend {
-    /// Its sender; an address of the first verified domain where it is not given.
-    pub from: Option<String>,
-    /// The form in which SES gets it.
-    #[serde(default)]
-    pub form: MessageForm,
-}
 
 /// Form in which SES gets a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,60 +30,50 @@ pub enum MessageForm {
 /// A message of the examination's own was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestSent {
-    /// The message.
     pub id: String,
-    /// Its sender.
     pub from: String,
-    /// Its recipient.
     pub to: String,
 }
 
-impl Call for TestSend {
-    async fn answer(self, admin: &Admin) -> Result<TestSent, Refusal> {
-        let Place::Service { facts: Some(facts), .. } = &admin.place else {
-            return Err(Refusal::new(
-                "no service runs, and only a running service sends: start it and try again",
-            ));
-        };
-        let (organisation, from) = admin.sender(self.from.as_deref())?;
-        let fields = match Mailbox::parse(&from) {
-            Ok(mailbox) => format!(
-                "From: {}\r\nTo: {RECIPIENT}\r\nSubject: {SUBJECT}\r\nMIME-Version: 1.0\r\n\
-                 Content-Type: text/plain; charset=utf-8\r\n",
-                mailbox.to_header()
-            ),
-            Err(_) => String::new(),
-        };
-        let rest = format!("\r\n{TEXT}\r\n");
-        let request = match self.form {
-            MessageForm::Simple => SendRequest::parse(Draft {
-                from: Some(&from),
-                to: Some(vec![RECIPIENT]),
-                subject: Some(SUBJECT),
-                text: Some(TEXT.into()),
-                ..Draft::default()
-            })
-            .ok(),
-            MessageForm::Raw => SendRequest::of_submission(Submission {
-                from: &from,
-                from_header: None,
-                other_senders: Vec::new(),
-                recipients: vec![RECIPIENT],
-                subject: SUBJECT,
-                message: RawMessage { fields: fields.as_bytes(), rest: rest.as_bytes() },
-                idempotency_key: None,
-            })
-            .ok(),
-        };
-        // The sender was read before, and the rest is ours.
-        let request =
-            request.ok_or_else(|| Refusal::new(format!("{from:?} cannot be the sender")))?;
-        let prepared = facts.intake.prepare(&organisation, None, request, "doctor").await;
-        let prepared = prepared.map_err(|refusal| said(&refusal))?;
-        let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;
-        let id = accepted.id().to_string();
-        Ok(TestSent { id, from, to: RECIPIENT.to_owned() })
-    }
+pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refusal> {
+    let facts = admin.facts()?;
+    let (organisation, from) = admin.sender(call.from.as_deref())?;
+    let fields = match Mailbox::parse(&from) {
+        Ok(mailbox) => format!(
+            "From: {}\r\nTo: {RECIPIENT}\r\nSubject: {SUBJECT}\r\nMIME-Version: 1.0\r\n\
+             Content-Type: text/plain; charset=utf-8\r\n",
+            mailbox.to_header()
+        ),
+        Err(_) => String::new(),
+    };
+    let rest = format!("\r\n{TEXT}\r\n");
+    let request = match call.form {
+        MessageForm::Simple => SendRequest::parse(Draft {
+            from: Some(&from),
+            to: Some(vec![RECIPIENT]),
+            subject: Some(SUBJECT),
+            text: Some(TEXT.into()),
+            ..Draft::default()
+        })
+        .ok(),
+        MessageForm::Raw => SendRequest::of_submission(Submission {
+            from: &from,
+            from_header: None,
+            other_senders: Vec::new(),
+            recipients: vec![RECIPIENT],
+            subject: SUBJECT,
+            message: RawMessage { fields: fields.as_bytes(), rest: rest.as_bytes() },
+            idempotency_key: None,
+        })
+        .ok(),
+    };
+    // The sender was read before, and the rest is ours.
+    let request = request.ok_or_else(|| Refusal::new(format!("{from:?} cannot be the sender")))?;
+    let prepared = facts.intake.prepare(&organisation, None, request, "doctor").await;
+    let prepared = prepared.map_err(|refusal| said(&refusal))?;
+    let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;
+    let id = accepted.id().to_string();
+    Ok(TestSent { id, from, to: RECIPIENT.to_owned() })
 }
 
 impl Admin {

@@ -1,11 +1,13 @@
 //! Webhooks: endpoints added, listed, changed and tested, and their deliveries.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use crate::admin::key::SecretInClear;
 use crate::admin::moment::moment;
-use crate::admin::{Admin, Call, Place, Refusal};
+use crate::admin::{
+    Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
+    WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+};
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -24,96 +26,13 @@ const MAX_AUTHORITY_BYTES: usize = 256 << 10;
 /// The most of a test's answer that is shown, in bytes.
 const MAX_BODY_SHOWN: usize = 1_024;
 
-/// Adds an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookAdd {
-    /// Organisation of the events.
-    pub organisation: String,
-    /// Address.
-    pub url: String,
-    /// Types of events; all if there is none.
-    pub types: Vec<String>,
-    /// Certificates against which its own is checked, as PEM; the system's roots if not given.
-    pub authority: Option<String>,
-}
-
-/// Lists the endpoints.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookList {
-    /// Only this organisation's.
-    pub organisation: Option<String>,
-}
-
-/// Removes an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookRemove {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Stops deliveries to an endpoint; its events wait.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookPause {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Goes on with the deliveries to an endpoint.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookResume {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Gives an endpoint a new secret.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookRotate {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Sends a test event to an endpoint, whether it is paused or not.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookTest {
-    /// Its number.
-    pub id: u32,
-}
-
-/// Lists an endpoint's deliveries.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookDeliveryList {
-    /// Its number.
-    pub id: u32,
-    /// Which ones.
-    pub which: WhichDeliveries,
-}
-
 /// Deliveries to be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WhichDeliveries {
     /// The last ones since the start of the service, those that wait, and those that failed.
     All,
-    /// Those whose last attempt failed.
     Failed,
-}
-
-/// Has events delivered again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookReplay {
-    /// Number of the endpoint.
-    pub id: u32,
-    /// Which events.
-    pub events: ReplayedEvents,
 }
 
 /// Events to be delivered again.
@@ -122,59 +41,29 @@ pub struct WebhookReplay {
 pub enum ReplayedEvents {
     /// All that were recorded at a time or later.
     Since(String),
-    /// The one with this id.
     One(String),
-}
-
-/// Asks an endpoint whether it is there, without an event.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookReach {
-    /// Its number.
-    pub id: u32,
 }
 
 /// A new endpoint, or a new secret of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookSecret {
-    /// Its number.
     pub id: u32,
-    /// The secret.
     pub secret: SecretInClear,
-    /// The name of the organisation.
     pub organisation: String,
-    /// Address.
     pub url: String,
-}
-
-/// A secret in clear, on its one way to its owner. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SecretInClear(pub String);
-
-impl fmt::Debug for SecretInClear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretInClear(..)")
-    }
 }
 
 /// An endpoint as it is listed: never its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
-    /// Its number.
     pub id: u32,
-    /// The name of the organisation.
     pub organisation: String,
-    /// Address.
     pub url: String,
-    /// Types of the events that it is told of.
     pub types: Vec<String>,
     /// `active`, `paused` or `gone`; `gone` is paused because it answered 410.
     pub state: String,
-    /// When it was paused, if it is.
     pub paused_at: Option<String>,
-    /// When it was added.
     pub created_at: String,
     /// Until when the secret before the present one signs as well.
     pub rotating_until: Option<String>,
@@ -186,30 +75,21 @@ pub struct Webhook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDeliveries {
-    /// Whether the last attempts all failed.
     pub failing: bool,
-    /// Attempts that failed since the last that did not.
     pub failures_in_a_row: u32,
     /// Last answer, or what came in its place.
     pub last_answer: Option<String>,
-    /// When it came.
     pub last_answer_at: Option<String>,
-    /// Attempts under way.
     pub in_flight: usize,
-    /// Deliveries that wait for their next attempt.
     pub waiting: u64,
     /// When the oldest event was recorded that no attempt was made for.
     pub behind_since: Option<String>,
-    /// Events that were delivered.
     pub delivered: u64,
-    /// Deliveries whose last attempt failed.
     pub failed: u64,
 }
 
-/// Endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhooks {
-    /// By number.
     pub webhooks: Vec<Webhook>,
 }
 
@@ -217,17 +97,13 @@ pub struct Webhooks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookTested {
-    /// Whether the endpoint took it.
     pub delivered: bool,
     /// Status, or what went wrong.
     pub answer: String,
-    /// Time that it took, in milliseconds.
     pub took_millis: u64,
-    /// Beginning of the answer's body.
     pub body: String,
 }
 
-/// A delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDelivery {
@@ -235,22 +111,17 @@ pub struct WebhookDelivery {
     pub state: String,
     /// Identifier of the event; `None` if the event is past its retention.
     pub event: Option<String>,
-    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: Option<String>,
-    /// Identifier of the message.
     pub message: Option<String>,
-    /// Attempts so far.
     pub attempts: u32,
     /// When the last attempt ended; `None` if there was none.
     pub attempted_at: Option<String>,
     /// Answer to the last attempt, or what came in its place.
     pub answer: Option<String>,
-    /// When the next attempt is due, if it waits.
     pub next_attempt_at: Option<String>,
 }
 
-/// Deliveries of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookDeliveryPage {
     /// Delivered ones, newest first; then those that wait, by the time of their next attempt; then
@@ -261,7 +132,6 @@ pub struct WebhookDeliveryPage {
 /// Events that are delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookReplayed {
-    /// Number of the endpoint.
     pub id: u32,
     /// Whether anything is delivered again; if not, all of it is still to come.
     pub replayed: bool,
@@ -272,146 +142,122 @@ pub struct WebhookReplayed {
 pub struct WebhookReached {
     /// Status of its answer to a HEAD request, if there was one.
     pub status: Option<u16>,
-    /// Why there was none.
     pub reason: Option<String>,
 }
 
-impl Call for WebhookReach {
-    async fn answer(self, admin: &Admin) -> Result<WebhookReached, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let reached = webhooks::reach(&webhook).await;
-        let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
-        Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookReached, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let reached = webhooks::reach(&webhook).await;
+    let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
+    Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+}
+
+pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret, Refusal> {
+    let WebhookAdd { organisation, url, types, authority } = call;
+    let organisation = admin.organisation(&organisation)?;
+    let url = WebhookUrl::parse(&url)
+        .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
+    let types = read_types(&types)?;
+    if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
+        let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
+        return Err(Refusal::new(rule));
+    }
+    let secret = new_secret()?;
+    webhooks::check(&url, authority.as_deref()).map_err(|error| Refusal::new(error.to_string()))?;
+    let new = NewWebhook { url, types, authority, secret };
+    match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
+        Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
+        Added::NoOrganisation => Err(Admin::gone(&organisation)),
+        Added::TooMany => Err(Refusal::new(format!(
+            "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
+             {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
+        ))),
     }
 }
 
-impl Call for WebhookAdd {
-    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
-        let Self { organisation, url, types, authority } = self;
-        let organisation = admin.organisation(&organisation)?;
-        let url = WebhookUrl::parse(&url)
-            .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
-        let types = read_types(&types)?;
-        if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
-            let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
-            return Err(Refusal::new(rule));
+pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks, Refusal> {
+    let (only, all) = (call.organisation.as_deref(), admin.store.webhooks());
+    let webhooks = admin.only(only, all, |webhook| webhook.organisation)?;
+    Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
+}
+
+pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    match admin.store.remove_webhook(webhook.id).await? {
+        Change::Made => Ok(shown(admin, &webhook)),
+        Change::None => Err(no_webhook(call.id)),
+    }
+}
+
+pub(super) async fn pause(admin: &Admin, call: WebhookPause) -> Result<Webhook, Refusal> {
+    let by = PausedBy::Operator;
+    admin.set_state(call.id, WebhookState::Paused { by, since: admin.clock.now() }).await
+}
+
+pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook, Refusal> {
+    admin.set_state(call.id, WebhookState::Active).await
+}
+
+pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret, Refusal> {
+    let (id, now) = (WebhookId(call.id), admin.clock.now());
+    let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
+    Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
+}
+
+pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let answer = webhooks::test(&webhook, &admin.clock).await;
+    let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
+    let mut body = answer.body;
+    body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
+    Ok(WebhookTested {
+        delivered: answer.is_delivered,
+        answer: answer.answer,
+        took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
+        body,
+    })
+}
+
+pub(super) async fn deliveries(
+    admin: &Admin,
+    call: WebhookDeliveryList,
+) -> Result<WebhookDeliveryPage, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let mut deliveries = Vec::new();
+    if call.which == WhichDeliveries::All {
+        let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
+        deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
+        let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
+        for WaitingDelivery { due, delivery } in page.deliveries {
+            let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
+            one.next_attempt_at = Some(text(due));
+            deliveries.push(one);
         }
-        let secret = new_secret()?;
-        webhooks::check(&url, authority.as_deref())
-            .map_err(|error| Refusal::new(error.to_string()))?;
-        let new = NewWebhook { url, types, authority, secret };
-        match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
-            Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
-            Added::NoOrganisation => Err(Admin::gone(&organisation)),
-            Added::TooMany => Err(Refusal::new(format!(
-                "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
-                 {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
-            ))),
+    }
+    for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
+        deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
+    }
+    Ok(WebhookDeliveryPage { deliveries })
+}
+
+pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<WebhookReplayed, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let attempted_to = admin.attempted_to(webhook.id);
+    let change = match &call.events {
+        ReplayedEvents::Since(time) => {
+            let since = replay_start(time, admin.clock.now())?;
+            let first = FeedPosition::first_of(since).number();
+            let before = FeedPosition::from_number(first.saturating_sub(1));
+            admin.store.move_webhook_back(webhook.id, before, attempted_to).await?
         }
-    }
-}
-
-impl Call for WebhookList {
-    async fn answer(self, admin: &Admin) -> Result<Webhooks, Refusal> {
-        let only = admin.only(self.organisation.as_deref())?;
-        let mut webhooks = admin.store.webhooks();
-        webhooks.retain(|webhook| only.is_none_or(|only| only == webhook.organisation));
-        Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
-    }
-}
-
-impl Call for WebhookRemove {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        match admin.store.remove_webhook(webhook.id).await? {
-            Change::Made => Ok(shown(admin, &webhook)),
-            Change::None => Err(no_webhook(self.id)),
+        ReplayedEvents::One(event) => {
+            let position = admin.event_position(&webhook, event).await?;
+            let now = admin.clock.now();
+            admin.store.redeliver(webhook.id, position, attempted_to, now).await?
         }
-    }
-}
-
-impl Call for WebhookPause {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let since = admin.clock.now();
-        let state = WebhookState::Paused { by: PausedBy::Operator, since };
-        let webhook = admin.store.set_webhook_state(WebhookId(self.id), state).await?;
-        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookResume {
-    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
-        let active = WebhookState::Active;
-        let webhook = admin.store.set_webhook_state(WebhookId(self.id), active).await?;
-        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookRotate {
-    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
-        let (id, now) = (WebhookId(self.id), admin.clock.now());
-        let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
-        Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
-    }
-}
-
-impl Call for WebhookTest {
-    async fn answer(self, admin: &Admin) -> Result<WebhookTested, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let answer = webhooks::test(&webhook, &admin.clock).await;
-        let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
-        let mut body = answer.body;
-        body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
-        Ok(WebhookTested {
-            delivered: answer.is_delivered,
-            answer: answer.answer,
-            took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
-            body,
-        })
-    }
-}
-
-impl Call for WebhookDeliveryList {
-    async fn answer(self, admin: &Admin) -> Result<WebhookDeliveryPage, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let mut deliveries = Vec::new();
-        if self.which == WhichDeliveries::All {
-            let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
-            deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
-            let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
-            for WaitingDelivery { due, delivery } in page.deliveries {
-                let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
-                one.next_attempt_at = Some(text(due));
-                deliveries.push(one);
-            }
-        }
-        for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
-            deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
-        }
-        Ok(WebhookDeliveryPage { deliveries })
-    }
-}
-
-impl Call for WebhookReplay {
-    async fn answer(self, admin: &Admin) -> Result<WebhookReplayed, Refusal> {
-        let webhook = admin.webhook(self.id)?;
-        let attempted_to = admin.attempted_to(webhook.id);
-        let change = match &self.events {
-            ReplayedEvents::Since(time) => {
-                let since = replay_start(time, admin.clock.now())?;
-                let first = FeedPosition::first_of(since).number();
-                let before = FeedPosition::from_number(first.saturating_sub(1));
-                admin.store.move_webhook_back(webhook.id, before, attempted_to).await?
-            }
-            ReplayedEvents::One(event) => {
-                let position = admin.event_position(&webhook, event).await?;
-                let now = admin.clock.now();
-                admin.store.redeliver(webhook.id, position, attempted_to, now).await?
-            }
-        };
-        let change = change.ok_or_else(|| no_webhook(self.id))?;
-        Ok(WebhookReplayed { id: self.id, replayed: change == Change::Made })
-    }
+    };
+    let change = change.ok_or_else(|| no_webhook(call.id))?;
+    Ok(WebhookReplayed { id: call.id, replayed: change == Change::Made })
 }
 
 impl Admin {
@@ -460,6 +306,11 @@ impl Admin {
         })
     }
 
+    async fn set_state(&self, id: u32, state: WebhookState) -> Result<Webhook, Refusal> {
+        let webhook = self.store.set_webhook_state(WebhookId(id), state).await?;
+        Ok(shown(self, &webhook.ok_or_else(|| no_webhook(id))?))
+    }
+
     fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {
         self.store.webhook(WebhookId(id)).ok_or_else(|| no_webhook(id))
     }
@@ -479,10 +330,7 @@ impl Admin {
 
     /// What the running service knows of its deliveries; `None` where none runs.
     fn deliveries(&self) -> Option<&webhooks::Webhooks> {
-        match &self.place {
-            Place::File => None,
-            Place::Service { live, .. } => live.webhooks(),
-        }
+        self.live().and_then(|live| live.webhooks())
     }
 }
 

@@ -17,12 +17,13 @@ use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
+use crate::domain::search::MessageFilter;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::intake::BatchRefusal;
 use crate::listing::Listing;
 use crate::queue::Live;
-use crate::store::{Accepted, MessageFilter};
+use crate::store::Accepted;
 use crate::views::{EventView, FeedEventView, MessageView};
 
 /// The fields of a send request (specification section 2.1; `attachments` and

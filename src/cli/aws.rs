@@ -20,20 +20,14 @@ use crate::ses::credentials::Credentials;
 const CONFIGURATION_SET: &str = "ses.configuration_set";
 const QUEUE_URL: &str = "ses.events.queue_url";
 
-#[derive(Debug, Args)]
-pub(super) struct Aws {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Aws {
     /// Create what delivery events need at AWS, or complete what is there.
     Setup(Setup),
 }
 
 #[derive(Debug, Args)]
-struct Setup {
+pub(super) struct Setup {
     /// Configuration file. It gives the region and endpoint, and the command writes the keys into
     /// it.
     #[arg(long, value_name = "FILE")]
@@ -51,9 +45,8 @@ struct Setup {
 
 impl Aws {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        match self.command {
-            Command::Setup(setup) => setup.run().await,
-        }
+        let Self::Setup(setup) = self;
+        setup.run().await
     }
 }
 
@@ -72,7 +65,11 @@ impl Setup {
         let text = if self.json { as_json(&report, mode) } else { for_people(&report, mode) };
         match report.steps.iter().filter(|step| step.outcome.is_open()).count() {
             0 => Ok(text),
-            open => Err(CliError::Incomplete { report: text, open }),
+            open => {
+                let are = if open == 1 { "is" } else { "are" };
+                let what = format!("{open} of the steps above {are} not done");
+                Err(CliError::Reported { report: text, what })
+            }
         }
     }
 

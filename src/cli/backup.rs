@@ -40,20 +40,20 @@ struct BackupDone {
 impl Backup {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let session = self.connection.open().await?;
-        let format = session.format();
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         let own = session.own_files().await?;
         let path = match Destination::of(&self.file, existing, own.as_ref())? {
             Destination::File(path) => path,
             Destination::Output | Destination::Stream(_) => {
-                return Err(CliError::NotAFile { file: self.file });
+                let rule = "is not a regular file, which a backup needs; name another file";
+                return Err(CliError::Refused(format!("{} {rule}", self.file.display())));
             }
         };
         let mut copy = FileCopy::begin(&path, existing)?;
         let rows = session.copy_to(&mut copy).await?;
         let bytes = copy.finish(rows)?;
         let done = BackupDone { file: self.file, rows, bytes };
-        Ok(format.show(&done, |done| {
+        Ok(session.show(&done, |done| {
             format!("{} has {} rows in {} bytes\n", done.file.display(), done.rows, done.bytes)
         }))
     }
@@ -109,7 +109,9 @@ impl Restore {
         let existing = if self.replace { Existing::Replace } else { Existing::Keep };
         let now = Clock::system().now();
         let restored = candidate.install(existing, now).map_err(|error| match error {
-            error @ RestoreError::Exists { .. } => CliError::WouldReplace(error),
+            error @ RestoreError::Exists { .. } => CliError::Refused(format!(
+                "{error}; --replace puts the backup in its place, and keeps it under another name"
+            )),
             error => error.into(),
         })?;
         Ok(format.show(&Restored::of(&restored.contents, restored.kept, true), |done| {

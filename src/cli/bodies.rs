@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
-use crate::cli::confirmation::Confirmation;
+use crate::admin::bodies::{Bodies as Shown, BodiesDropped, Keeper};
+use crate::admin::{BodiesDrop, BodiesShow};
+use crate::cli::confirmation::{Confirmation, Confirmed};
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
 
@@ -19,12 +20,7 @@ pub(super) struct Bodies {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Give up bodies of an earlier process that cannot be used and that the service manager still
-    /// keeps. Their messages have failed.
-    Drop {
-        #[command(flatten)]
-        confirmation: Confirmation,
-    },
+    Drop(Confirmed<BodiesDrop>),
 }
 
 impl Bodies {
@@ -32,7 +28,7 @@ impl Bodies {
         let session = self.connection.open_service().await?;
         match self.command {
             None => session.run(BodiesShow {}, text).await,
-            Some(Command::Drop { confirmation }) => {
+            Some(Command::Drop(Confirmed { call, confirmation })) => {
                 if confirmation.asks()
                     && let Some(why) = session.call(BodiesShow {}).await?.unreadable
                 {
@@ -41,7 +37,7 @@ impl Bodies {
                          ends 0 messages: the messages of these bodies have failed already."
                     ))?;
                 }
-                session.run(BodiesDrop {}, dropped).await
+                session.run(call, dropped).await
             }
         }
     }

@@ -14,20 +14,14 @@ use crate::config::StoreConfig;
 use crate::service;
 use crate::store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
-#[derive(Debug, Args)]
-pub(super) struct Cluster {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Cluster {
     /// Bring a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
     Import(Import),
 }
 
 #[derive(Debug, Args)]
-struct Import {
+pub(super) struct Import {
     /// Configuration file of a node. It names the database.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -44,7 +38,7 @@ struct Import {
 
 impl Cluster {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let Action::Import(import) = self.action;
+        let Self::Import(import) = self;
         import.run().await
     }
 }
@@ -76,8 +70,7 @@ impl Import {
         let imported = store.import_into(&server, |rows| progress.at(rows)).await;
         drop(progress);
         let imported = imported.map_err(refused)?;
-        let format = if self.json { Format::Json } else { Format::People };
-        Ok(format.show(&imported, told))
+        Ok(Format::of(self.json).show(&imported, told))
     }
 }
 

@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::Args;
 
-use crate::admin::message::{MessageCount, QueuedMessages};
+use crate::admin::message::QueuedMessages;
+use crate::admin::{Call, MessageCount};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 
@@ -19,6 +20,28 @@ pub(super) struct Confirmation {
     /// Go on without asking. Without a terminal, the command never asks.
     #[arg(long)]
     yes: bool,
+}
+
+// Call that ends messages, once that is confirmed. No doc comment: the help is the call's.
+#[derive(Debug, Args)]
+pub(super) struct Confirmed<C: Args> {
+    #[command(flatten)]
+    pub(super) call: C,
+    #[command(flatten)]
+    pub(super) confirmation: Confirmation,
+}
+
+impl<C: Args + Call> Confirmed<C> {
+    /// Makes the call, once the end of these messages is confirmed.
+    pub(super) async fn make(
+        self,
+        session: &Session,
+        messages: QueuedMessages,
+        what: &str,
+    ) -> Result<C::Answer, CliError> {
+        self.confirmation.ask(session, messages, what).await?;
+        session.call(self.call).await
+    }
 }
 
 impl Confirmation {
@@ -68,11 +91,15 @@ impl Confirmation {
 /// Returns what to print, as an error if a node did not answer.
 pub(super) fn on_all_nodes(
     report: String,
-    silent: Vec<String>,
-    advice: &'static str,
+    silent: &[String],
+    advice: &str,
 ) -> Result<String, CliError> {
     if silent.is_empty() {
         return Ok(report);
     }
-    Err(CliError::NodesWithoutAnswer { nodes: silent, report, advice })
+    let nodes = match silent {
+        [node] => format!("node {node} does not answer"),
+        nodes => format!("nodes {} do not answer", nodes.join(", ")),
+    };
+    Err(CliError::Reported { report, what: format!("{nodes}: {advice}") })
 }

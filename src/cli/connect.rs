@@ -9,8 +9,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::admin::client::{CallError, Client, ConnectError};
-use crate::admin::identity::Identify;
-use crate::admin::{Admin, Call};
+use crate::admin::{Admin, Call, Identify};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::{Clock, ConfirmedBy};
@@ -21,7 +20,7 @@ use crate::store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 const HEADING: &str = "Which service";
 
 /// The options of all administration commands.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Args)]
 pub(super) struct Connection {
     /// Configuration file of the service. It names the socket and the data directory. If not given:
     /// `PILLARBOX_ADMIN_SOCKET` and `PILLARBOX_DATA_DIR`, then the packaged paths.
@@ -47,7 +46,6 @@ pub(super) struct Group<C: Subcommand> {
 
 /// Commands that make calls.
 pub(super) trait Commands: Subcommand {
-    /// Gives what to print.
     async fn run(self, session: &Session) -> Result<String, CliError>;
 }
 
@@ -66,6 +64,10 @@ pub(super) enum Format {
 }
 
 impl Format {
+    pub(super) fn of(json: bool) -> Self {
+        if json { Self::Json } else { Self::People }
+    }
+
     /// What to print of an answer: a line of JSON, or what `people` makes of it.
     pub(super) fn show<T: Serialize>(
         self,
@@ -93,12 +95,34 @@ enum Backend {
 /// A command's way to make calls and to print.
 pub(super) struct Session {
     backend: Backend,
-    format: Format,
+    pub(super) format: Format,
     /// The data directory that the configuration names; `None` if only a socket was given.
     data_dir: Option<PathBuf>,
 }
 
+/// Reason why a command has no service to ask, and the configuration of the one that could run.
+struct NoService {
+    connect: ConnectError,
+    config: Box<Config>,
+}
+
 impl Connection {
+    /// Looks for the running service, and for the data directory that the configuration names.
+    async fn find(&self) -> Result<Result<(Client, Option<PathBuf>), NoService>, CliError> {
+        if let Some(socket) = &self.socket {
+            return Ok(Ok((Client::connect(socket).await?, None)));
+        }
+        let config = load(self.config.as_deref())?;
+        match Client::connect_to(&config.admin_socket, &config.data_dir).await {
+            Ok(client) => Ok(Ok((client, Some(config.data_dir)))),
+            Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
+                Ok(Err(NoService { connect, config: Box::new(config) }))
+            }
+            // The service may well be running: its file is not to be touched.
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The data directory, once it is certain that no service answers.
     pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
         if self.socket.is_some() {
@@ -106,72 +130,77 @@ impl Connection {
                 "this works on the data file, which --config names; --socket names a service";
             return Err(CliError::Usage(rule.to_owned()));
         }
-        let config = load(self.config.as_deref())?;
-        match Client::connect_to(&config.admin_socket, &config.data_dir).await {
-            Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
-            Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
-                if config.store != StoreConfig::Redb {
-                    Err(CliError::NoNode(connect))
-                } else if config.data_dir.is_dir() {
-                    Ok(config.data_dir)
-                } else {
-                    Err(CliError::NoData { connect, directory: config.data_dir })
-                }
-            }
-            Err(error) => Err(error.into()),
+        match self.find().await? {
+            Ok((client, _)) => Err(CliError::Refused(format!(
+                "a service answers at {}; stop it first, and start it again afterwards",
+                client.path().display()
+            ))),
+            Err(none) => Ok(none.directory()?.1),
         }
     }
 
     /// Opens the data file, once it is certain that no service answers; gives its directory too.
-    pub(super) async fn open_idle(self) -> Result<(Session, PathBuf), CliError> {
+    pub(super) async fn open_idle(&self) -> Result<(Session, PathBuf), CliError> {
         let directory = self.idle_directory().await?;
         let backend = Backend::File(Box::new(open_directory(&directory).await?));
         let (format, data_dir) = (self.format(), Some(directory.clone()));
         Ok((Session { backend, format, data_dir }, directory))
     }
 
-    /// For whom to print.
     pub(super) fn format(&self) -> Format {
-        if self.json { Format::Json } else { Format::People }
+        Format::of(self.json)
+    }
+
+    fn session(&self, (client, data_dir): (Client, Option<PathBuf>)) -> Session {
+        Session { backend: Backend::Service(client), format: self.format(), data_dir }
     }
 
     /// Finds the running service, and leaves the data file alone.
-    pub(super) async fn open_service(self) -> Result<Session, CliError> {
-        let format = self.format();
-        let (client, data_dir) = if let Some(socket) = self.socket {
-            (Client::connect(&socket).await?, None)
-        } else {
-            let config = load(self.config.as_deref())?;
-            let client = Client::connect_to(&config.admin_socket, &config.data_dir).await?;
-            (client, Some(config.data_dir))
-        };
-        Ok(Session { backend: Backend::Service(client), format, data_dir })
+    pub(super) async fn open_service(&self) -> Result<Session, CliError> {
+        Ok(self.session(self.find().await?.map_err(|none| none.connect)?))
     }
 
     /// Finds who answers the calls.
-    pub(super) async fn open(self) -> Result<Session, CliError> {
-        let format = self.format();
-        let (backend, data_dir) = match (self.socket, self.config) {
-            (Some(_), Some(_)) => {
-                let rule = "--socket and --config each name a service; give one of them";
-                return Err(CliError::Usage(rule.to_owned()));
-            }
-            (Some(socket), None) => (Backend::Service(Client::connect(&socket).await?), None),
-            (None, config) => {
-                let config = load(config.as_deref())?;
-                let backend = match Client::connect_to(&config.admin_socket, &config.data_dir).await
-                {
-                    Ok(client) => Backend::Service(client),
-                    Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
-                        Backend::File(Box::new(open_file(&config, connect, format).await?))
-                    }
-                    // The service may well be running: its file is not to be touched.
-                    Err(error) => return Err(error.into()),
-                };
-                (backend, Some(config.data_dir))
-            }
-        };
-        Ok(Session { backend, format, data_dir })
+    pub(super) async fn open(&self) -> Result<Session, CliError> {
+        if self.socket.is_some() && self.config.is_some() {
+            let rule = "--socket and --config each name a service; give one of them";
+            return Err(CliError::Usage(rule.to_owned()));
+        }
+        match self.find().await? {
+            Ok(found) => Ok(self.session(found)),
+            Err(none) => none.open_file(self.format()).await,
+        }
+    }
+}
+
+impl NoService {
+    /// The socket and the data directory of a service that is not running.
+    fn directory(self) -> Result<(PathBuf, PathBuf), CliError> {
+        let Self { connect, config } = self;
+        // Made here, it would belong to the wrong user.
+        if config.store != StoreConfig::Redb {
+            Err(CliError::NoNode(connect))
+        } else if config.data_dir.is_dir() {
+            Ok((config.admin_socket, config.data_dir))
+        } else {
+            Err(CliError::NoData { connect, directory: config.data_dir })
+        }
+    }
+
+    /// Opens the data file. That its lock is free is the proof that no service runs.
+    async fn open_file(self, format: Format) -> Result<Session, CliError> {
+        let (socket, directory) = self.directory()?;
+        let admin = open_directory(&directory).await.map_err(|error| match error {
+            CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
+            error => error,
+        })?;
+        if format == Format::People {
+            // To standard error: what is printed is the command's answer alone.
+            let note =
+                format!("no service runs; working on {}", directory.join(FILE_NAME).display());
+            let _ = writeln!(io::stderr(), "pillarbox: {note}");
+        }
+        Ok(Session { backend: Backend::File(Box::new(admin)), format, data_dir: Some(directory) })
     }
 }
 
@@ -185,34 +214,6 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
             Err(CliError::Usage(format!("{overruled}: {advice}")))
         }
     }
-}
-
-/// Opens the data file. That its lock is free is the proof that no service runs.
-async fn open_file(
-    config: &Config,
-    connect: ConnectError,
-    format: Format,
-) -> Result<Admin, CliError> {
-    let directory = &config.data_dir;
-    // Made here, it would belong to the wrong user.
-    if config.store != StoreConfig::Redb {
-        return Err(CliError::NoNode(connect));
-    }
-    if !directory.is_dir() {
-        return Err(CliError::NoData { connect, directory: directory.clone() });
-    }
-    let admin = open_directory(directory).await.map_err(|error| match error {
-        CliError::Open { file, source: OpenError::InUse } => {
-            CliError::InUse { file, socket: config.admin_socket.clone() }
-        }
-        error => error,
-    })?;
-    if format == Format::People {
-        // To standard error: what is printed is the command's answer alone.
-        let note = format!("no service runs; working on {}", directory.join(FILE_NAME).display());
-        let _ = writeln!(io::stderr(), "pillarbox: {note}");
-    }
-    Ok(admin)
 }
 
 async fn open_directory(directory: &Path) -> Result<Admin, CliError> {
@@ -291,7 +292,6 @@ impl Session {
         }
     }
 
-    /// What to print of an answer: a line of JSON, or what `people` makes of it.
     pub(super) fn show<T: Serialize>(
         &self,
         answer: &T,
@@ -300,18 +300,7 @@ impl Session {
         self.format.show(answer, people)
     }
 
-    /// For whom to print.
-    pub(super) fn format(&self) -> Format {
-        self.format
-    }
-
-    /// Whether no service runs.
     pub(super) fn is_on_file(&self) -> bool {
         matches!(self.backend, Backend::File(_))
-    }
-
-    /// Whether a person reads what is printed.
-    pub(super) fn is_for_people(&self) -> bool {
-        self.format == Format::People
     }
 }

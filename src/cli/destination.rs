@@ -40,13 +40,15 @@ impl Destination {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if given.symlink_metadata().is_ok() {
-                    return Err(CliError::DeadLink { file: given.to_owned() });
+                    let rule = "is a link that leads nowhere; remove it, or name another file";
+                    return Err(CliError::Refused(format!("{} {rule}", given.display())));
                 }
                 let path = std::path::absolute(given).map_err(failed)?;
                 return match path.parent() {
-                    Some(parent) if !parent.is_dir() => {
-                        Err(CliError::NoDirectory { directory: parent.to_owned() })
-                    }
+                    Some(parent) if !parent.is_dir() => Err(CliError::Refused(format!(
+                        "there is no directory {}; create it, or name another file",
+                        parent.display()
+                    ))),
                     _ => Ok(Self::File(path)),
                 };
             }

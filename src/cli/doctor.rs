@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::admin::checks::{Examine, Examiner, Finding, Part, Verdict};
+use crate::admin::checks::{Examiner, Finding, Part, Verdict};
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::domain::{Domain, DomainList};
-use crate::admin::webhook::{Webhook, WebhookList, WebhookReach};
+use crate::admin::domain::Domain;
+use crate::admin::webhook::Webhook;
+use crate::admin::{DomainList, Examine, WebhookList, WebhookReach};
 use crate::cli::connect;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
@@ -52,9 +53,7 @@ pub(super) struct Doctor {
 
 /// Who asks AWS.
 enum Asker {
-    /// The running service.
     Service(Client),
-    /// This process.
     Own(SesClient),
 }
 
@@ -247,8 +246,8 @@ impl Report {
             text.push('\n');
         }
         if faults > 0 {
-            print(&text);
-            return Err(CliError::Unwell { faults });
+            let what = format!("{faults} of the checks found something that keeps it from working");
+            return Err(CliError::Reported { report: text, what });
         }
         if !self.json {
             let warned = match warnings {

@@ -2,97 +2,32 @@
 
 use std::fmt::Write;
 
-use clap::Subcommand;
-
+use crate::admin::DomainRemove;
 use crate::admin::domain::{
-    self, DnsRecord, DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove,
-    DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer, Verification,
+    self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom,
 };
 use crate::admin::message::QueuedMessages;
-use crate::cli::confirmation::{Confirmation, ENDS_BY_ITSELF, on_all_nodes};
-use crate::cli::connect::{Commands, Session};
+use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
+use crate::domain::organisation::Finding;
 use crate::ses::identity::SetupStatus;
 use crate::ses::identity::records::{Purpose, RecordPresence};
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Domain {
-    /// Add a sender domain: create its identity at SES and print the DNS records to publish.
-    Add {
-        /// Organisation that sends from the domain.
-        #[arg(long, value_name = "NAME")]
-        org: String,
-        /// Domain. A sub-domain is another domain.
-        domain: String,
-        /// Treat the domain as verified, without asking SES.
-        #[arg(long, conflicts_with = "mail_from")]
-        assume_verified: bool,
-        /// Sub-domain to which bounces come back, instead of SES's own domain, so that SPF passes
-        /// for your domain.
-        #[arg(long, value_name = "SUBDOMAIN")]
-        mail_from: Option<String>,
-    },
-    /// List the sender domains.
-    List {
-        /// Only domains of this organisation.
-        #[arg(long, value_name = "NAME")]
-        org: Option<String>,
-    },
-    /// Ask SES now whether a domain is verified.
-    Check {
-        /// Domain.
-        domain: String,
-    },
-    /// Remove a sender domain. What is queued from it fails. Its identity at SES stays.
-    Remove {
-        /// Organisation that sends from the domain.
-        #[arg(long, value_name = "NAME")]
-        org: String,
-        /// Domain.
-        domain: String,
-        #[command(flatten)]
-        confirmation: Confirmation,
-    },
-}
-
-impl Commands for Domain {
-    async fn run(self, session: &Session) -> Result<String, CliError> {
-        match self {
-            Self::Add { org, domain, assume_verified, mail_from } => {
-                let verification =
-                    if assume_verified { Verification::Assumed } else { Verification::BySes };
-                let call = DomainAdd { organisation: org, domain, verification, mail_from };
-                session.run(call, added).await
-            }
-            Self::List { org } => session.run(DomainList { organisation: org }, table).await,
-            Self::Check { domain } => session.run(DomainCheck { domain }, checked).await,
-            Self::Remove { org, domain, confirmation } => {
-                remove(session, org, domain, confirmation).await
-            }
-        }
-    }
-}
-
-async fn remove(
+pub(super) async fn remove(
     session: &Session,
-    organisation: String,
-    domain: String,
-    confirmation: Confirmation,
+    given: Confirmed<DomainRemove>,
 ) -> Result<String, CliError> {
-    let messages = QueuedMessages::OfOrganisation {
-        name: organisation.clone(),
-        key: None,
-        domain: Some(domain.clone()),
-    };
+    let DomainRemove { organisation, domain } = given.call.clone();
     let what = format!("Removing the domain {domain} from {organisation}");
-    confirmation.ask(session, messages, &what).await?;
-    let answer = session.call(DomainRemove { organisation, domain }).await?;
-    let report = session.show(&answer, removed);
-    on_all_nodes(report, answer.nodes_without_answer, ENDS_BY_ITSELF)
+    let messages =
+        QueuedMessages::OfOrganisation { name: organisation, key: None, domain: Some(domain) };
+    let answer = given.make(session, messages, &what).await?;
+    on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
-fn table(list: &Domains) -> String {
+pub(super) fn table(list: &Domains) -> String {
     let mut table = Table::new([
         "DOMAIN",
         "ORGANISATION",
@@ -119,18 +54,18 @@ fn removed(removed: &DomainRemoved) -> String {
     )
 }
 
-fn said(answer: SesAnswer) -> &'static str {
+fn said(answer: Finding) -> &'static str {
     match answer {
-        SesAnswer::Verified => "verified",
-        SesAnswer::Pending => "pending",
-        SesAnswer::TemporaryFailure => "temporary failure",
-        SesAnswer::Failed => "failed",
-        SesAnswer::Unknown => "no identity",
+        Finding::Verified => "verified",
+        Finding::Pending => "pending",
+        Finding::TemporaryFailure => "temporary failure",
+        Finding::Failed => "failed",
+        Finding::Unknown => "no identity",
     }
 }
 
 /// What `domain add` says.
-fn added(report: &DomainReport) -> String {
+pub(super) fn added(report: &DomainReport) -> String {
     let mut text = line(&report.domain);
     let open: Vec<_> =
         report.dns_records.iter().filter(|r| r.ses != RecordPresence::Found).collect();
@@ -141,7 +76,7 @@ fn added(report: &DomainReport) -> String {
 }
 
 /// What `domain check` says.
-fn checked(check: &DomainChecked) -> String {
+pub(super) fn checked(check: &DomainChecked) -> String {
     let mut text = format!("SES: {}\n", verdict(check));
     if let Some(dkim) = check.dkim {
         writeln!(text, "DKIM: {}", setup(dkim)).expect("text takes everything");
@@ -159,7 +94,7 @@ fn checked(check: &DomainChecked) -> String {
         text.push_str(&line(domain));
     }
     if check.dns_records.iter().any(|record| record.ses == RecordPresence::Missing)
-        || (check.ses != SesAnswer::Verified && check.ses != SesAnswer::Unknown)
+        || (check.ses != Finding::Verified && check.ses != Finding::Unknown)
     {
         text.push_str(&to_publish(&check.dns_records));
     }
@@ -173,21 +108,21 @@ fn verdict(check: &DomainChecked) -> String {
         None => String::new(),
     };
     match check.ses {
-        SesAnswer::Verified => "has verified it".to_owned(),
-        SesAnswer::Pending => {
+        Finding::Verified => "has verified it".to_owned(),
+        Finding::Pending => {
             format!("has not found its DNS records yet{reason}. Once they are published, wait")
         }
-        SesAnswer::TemporaryFailure => format!(
+        Finding::TemporaryFailure => format!(
             "cannot look for its DNS records for now{reason}, and tries again by itself. See that \
              the domain's name servers answer everybody and that the records below are there"
         ),
-        SesAnswer::Failed => format!(
+        Finding::Failed => format!(
             "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
              the records below, then delete the identity {name} at SES (aws sesv2 \
              delete-email-identity --email-identity {name}) and run pillarbox domain add again; \
              the records may then be others"
         ),
-        SesAnswer::Unknown => {
+        Finding::Unknown => {
             "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()
         }
     }

@@ -1,67 +1,32 @@
 //! `org`: organisations.
 
-use clap::Subcommand;
-
+use crate::admin::OrganisationRemove;
 use crate::admin::message::QueuedMessages;
-use crate::admin::organisation::{
-    Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
-    Organisations,
-};
-use crate::cli::confirmation::{Confirmation, ENDS_BY_ITSELF, on_all_nodes};
-use crate::cli::connect::{Commands, Session};
+use crate::admin::organisation::{Organisation, OrganisationRemoved, Organisations};
+use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Org {
-    /// Add an organisation.
-    Add {
-        /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
-        name: String,
-    },
-    /// List the organisations.
-    List,
-    /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
-    /// records stay.
-    Remove {
-        /// Name.
-        name: String,
-        #[command(flatten)]
-        confirmation: Confirmation,
-    },
-}
-
-impl Commands for Org {
-    async fn run(self, session: &Session) -> Result<String, CliError> {
-        match self {
-            Self::Add { name } => session.run(OrganisationAdd { name }, added).await,
-            Self::List => session.run(OrganisationList {}, table).await,
-            Self::Remove { name, confirmation } => remove(session, name, confirmation).await,
-        }
-    }
-}
-
-async fn remove(
+pub(super) async fn remove(
     session: &Session,
-    name: String,
-    confirmation: Confirmation,
+    given: Confirmed<OrganisationRemove>,
 ) -> Result<String, CliError> {
-    let messages = QueuedMessages::OfOrganisation { name: name.clone(), key: None, domain: None };
+    let name = given.call.name.clone();
     let what = format!("Removing the organisation {name}");
-    confirmation.ask(session, messages, &what).await?;
-    let answer = session.call(OrganisationRemove { name }).await?;
-    let report = session.show(&answer, removed);
-    on_all_nodes(report, answer.nodes_without_answer, ENDS_BY_ITSELF)
+    let messages = QueuedMessages::OfOrganisation { name, key: None, domain: None };
+    let answer = given.make(session, messages, &what).await?;
+    on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
-fn added(added: &Organisation) -> String {
+pub(super) fn added(added: &Organisation) -> String {
     format!(
         "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add --org {0}\n",
         added.name
     )
 }
 
-fn table(list: &Organisations) -> String {
+pub(super) fn table(list: &Organisations) -> String {
     let mut table = Table::new(["ID", "NAME"]);
     for organisation in &list.organisations {
         table.row([&organisation.id.to_string(), &organisation.name]);

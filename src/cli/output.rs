@@ -63,12 +63,10 @@ pub(super) struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// An empty table.
     pub(super) fn new(head: [&str; N]) -> Self {
         Self { rows: vec![head.map(str::to_owned)] }
     }
 
-    /// Adds a row.
     pub(super) fn row(&mut self, cells: [&str; N]) {
         self.rows.push(cells.map(escaped));
     }
@@ -142,7 +140,6 @@ impl Progress {
         Self(bar)
     }
 
-    /// Tells how much is done.
     pub(super) fn at(&self, done: u64) {
         self.0.set_position(done);
     }

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::admin::client::CallError;
 use crate::admin::conditions::several;
-use crate::admin::restart::{AskRunningProgram, Restart as Begin, RestartBegun, RunningProgram};
+use crate::admin::restart::{RestartBegun, RunningProgram};
+use crate::admin::{AskRunningProgram, Restart as Begin};
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
 

@@ -51,8 +51,7 @@ struct CheckArgs {
 impl CheckArgs {
     /// Returns what to print of a passed check.
     fn report(&self, check: &ProgramCheck) -> String {
-        let format = if self.json { Format::Json } else { Format::People };
-        format.show(check, |check| {
+        Format::of(self.json).show(check, |check| {
             format!(
                 "version {} would start; it reads data files up to format {}, and bodies of pending \
                  messages up to format {}\n",

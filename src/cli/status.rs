@@ -6,16 +6,17 @@ use std::fmt::Write;
 use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::styling::Style;
-use clap::{Args, Subcommand};
 
 use crate::admin::conditions::{Severity, several};
 use crate::admin::snapshot::{StoreHealth, TakenIn};
 use crate::admin::status::{
-    self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
-    Sending, ServiceStatus, StopLoss,
+    AccountProblem, ClockConfirmed, Counts, Damaged, Events, Provider, Sending, ServiceStatus,
+    StopLoss,
 };
-use crate::cli::connect::{Commands, Connection, Format, Session};
+use crate::admin::{self, Acknowledge, Page};
+use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
 use crate::dispatch::circuit_breaker::Cause;
@@ -69,10 +70,10 @@ impl Status {
             return watch(&self.connection, interval).await.map(|never| match never {});
         }
         let session = self.connection.open().await?;
-        let status = session.call(status::Status {}).await?;
+        let status = session.call(admin::Status {}).await?;
         let report = session.show(&status, shown);
         match critical(&status) {
-            Some(what) => Err(CliError::Critical { report, what }),
+            Some(what) => Err(CliError::Reported { report, what }),
             None => Ok(report),
         }
     }
@@ -85,8 +86,8 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     let people = reach.format() == Format::People;
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
     loop {
-        let status = match reach.clone().open_service().await {
-            Ok(session) => session.run(status::Status {}, shown).await,
+        let status = match reach.open_service().await {
+            Ok(session) => session.run(admin::Status {}, shown).await,
             Err(error) => Err(error),
         };
         let text = match status {
@@ -528,28 +529,13 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     lines
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Clock {
-    /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
-    /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
-    /// their whole time.
-    Confirm,
-}
-
-impl Commands for Clock {
-    async fn run(self, session: &Session) -> Result<String, CliError> {
-        match self {
-            Self::Confirm => {
-                let confirmed = session.run(ClockConfirm {}, |confirmed| match &confirmed.jump {
-                    Some(jump) => format!(
-                        "{} is taken as right; nothing was purged since {}\n",
-                        confirmed.now, jump.since
-                    ),
-                    None => format!("the clock, {}, was not in doubt\n", confirmed.now),
-                });
-                confirmed.await
-            }
-        }
+pub(super) fn confirmed(confirmed: &ClockConfirmed) -> String {
+    match &confirmed.jump {
+        Some(jump) => format!(
+            "{} is taken as right; nothing was purged since {}\n",
+            confirmed.now, jump.since
+        ),
+        None => format!("the clock, {}, was not in doubt\n", confirmed.now),
     }
 }
 

@@ -1,15 +1,14 @@
 //! `suppression`: addresses that must not be written to.
 
-use std::io::{self, Write};
+use clap::Args;
 
-use clap::{Args, Subcommand};
-
-use crate::admin::Call;
 use crate::admin::suppression::{
-    AtSes, MAX_ADDRESSES, Scope, SuppressionAdd, SuppressionChange, SuppressionChanges,
-    SuppressionClearAtSes, SuppressionList, SuppressionOutcome, SuppressionRemove, Suppressions,
+    AtSes, MAX_ADDRESSES, SuppressionChange, SuppressionChanges, SuppressionOutcome, Suppressions,
 };
-use crate::cli::connect::{Commands, Session};
+use crate::admin::{
+    Call, SuppressionAdd, SuppressionClearAtSes, SuppressionList, SuppressionRemove,
+};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Progress, Table};
 
@@ -17,108 +16,35 @@ mod csv;
 mod export;
 mod import;
 
+pub(super) use export::{Export, export};
+pub(super) use import::{Import, import};
+
 /// Stands for standard input or output in place of a file.
 const STANDARD: &str = "-";
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Suppression {
-    /// Suppress addresses.
-    Add(Change),
-    /// Remove suppressions.
-    Remove(Remove),
-    /// List suppressions.
-    List(Filter),
-    /// Suppress the addresses of a CSV file. Existing suppressions stay as they are.
-    Import(import::Import),
-    /// Write suppressions to a CSV file.
-    Export(export::Export),
-}
-
-#[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("whose").required(true).args(["org", "all"])))]
-pub(super) struct Change {
-    #[command(flatten)]
-    whose: Whose,
-    /// Addresses.
-    #[arg(required = true, value_name = "ADDRESS")]
-    addresses: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-struct Whose {
-    /// Organisation that must not write to the addresses.
-    #[arg(long, value_name = "NAME")]
-    org: Option<String>,
-    /// All organisations.
-    #[arg(long)]
-    all: bool,
-}
-
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-pub(super) struct Filter {
-    /// Only suppressions of this organisation.
-    #[arg(long, value_name = "NAME")]
-    org: Option<String>,
-    /// Only suppressions for all organisations.
-    #[arg(long)]
-    all: bool,
-}
 
 #[derive(Debug, Args)]
 pub(super) struct Remove {
     #[command(flatten)]
-    change: Change,
+    call: SuppressionRemove,
     /// Also remove the addresses from the SES account's own suppression list, one a second.
     #[arg(long)]
     at_ses: bool,
 }
 
-impl Change {
-    fn scope(&self) -> Scope {
-        self.whose.scope().unwrap_or(Scope::All)
-    }
-}
-
-impl Whose {
-    fn scope(&self) -> Option<Scope> {
-        let for_all = self.all.then_some(Scope::All);
-        self.org.clone().map(Scope::Organisation).or(for_all)
-    }
-}
-
-impl Filter {
-    fn scope(&self) -> Option<Scope> {
-        let for_all = self.all.then_some(Scope::All);
-        self.org.clone().map(Scope::Organisation).or(for_all)
-    }
-}
-
-impl Commands for Suppression {
-    async fn run(self, session: &Session) -> Result<String, CliError> {
-        match self {
-            Self::Add(given) => {
-                let add = |scope, addresses| SuppressionAdd { scope, addresses };
-                Ok(session.show(&change(session, &given, add).await?, shown))
-            }
-            Self::Remove(given) => remove(session, given).await,
-            Self::List(filter) => list(session, &filter).await,
-            Self::Import(given) => import::run(session, given).await,
-            Self::Export(given) => export::run(session, given).await,
-        }
-    }
+pub(super) async fn add(session: &Session, given: SuppressionAdd) -> Result<String, CliError> {
+    let SuppressionAdd { scope, addresses } = given;
+    let call = |addresses| SuppressionAdd { scope: scope.clone(), addresses };
+    Ok(session.show(&change(session, &addresses, call).await?, shown))
 }
 
 async fn change<C: Call<Answer = SuppressionChanges>>(
     session: &Session,
-    given: &Change,
-    call: impl Fn(Scope, Vec<String>) -> C,
+    addresses: &[String],
+    call: impl Fn(Vec<String>) -> C,
 ) -> Result<SuppressionChanges, CliError> {
     let mut all = SuppressionChanges { addresses: Vec::new() };
-    for part in given.addresses.chunks(MAX_ADDRESSES) {
-        let changes = session.call(call(given.scope(), part.to_vec())).await?;
-        all.addresses.extend(changes.addresses);
+    for part in addresses.chunks(MAX_ADDRESSES) {
+        all.addresses.extend(session.call(call(part.to_vec())).await?.addresses);
     }
     Ok(all)
 }
@@ -146,12 +72,11 @@ fn shown(all: &SuppressionChanges) -> String {
     table.or("nothing to do")
 }
 
-async fn list(session: &Session, filter: &Filter) -> Result<String, CliError> {
-    let scope = filter.scope();
+pub(super) async fn list(session: &Session, given: SuppressionList) -> Result<String, CliError> {
     let mut all = Suppressions { suppressions: Vec::new(), next: None };
     loop {
-        let after = all.next.take();
-        let page = session.call(SuppressionList { scope: scope.clone(), after }).await?;
+        let call = SuppressionList { after: all.next.take(), ..given.clone() };
+        let page = session.call(call).await?;
         all.suppressions.extend(page.suppressions);
         all.next = page.next;
         if all.next.is_none() {
@@ -173,7 +98,7 @@ async fn list(session: &Session, filter: &Filter) -> Result<String, CliError> {
     }))
 }
 
-async fn remove(session: &Session, given: Remove) -> Result<String, CliError> {
+pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, CliError> {
     if given.at_ses && session.is_on_file() {
         return Err(CliError::Refused(
             "no service runs, and only a running service asks SES: start it, or leave out \
@@ -181,19 +106,22 @@ async fn remove(session: &Session, given: Remove) -> Result<String, CliError> {
                 .to_owned(),
         ));
     }
-    let remove = |scope, addresses| SuppressionRemove { scope, addresses };
-    let mut changes = change(session, &given.change, remove).await?;
+    let SuppressionRemove { scope, addresses } = given.call;
+    let call = |addresses| SuppressionRemove { scope: scope.clone(), addresses };
+    let mut changes = change(session, &addresses, call).await?;
     if given.at_ses {
         clear(session, &mut changes).await?;
     }
-    let text = session.show(&changes, shown);
+    let report = session.show(&changes, shown);
     match changes.addresses.iter().filter(|change| has_failed(change)).count() {
-        0 => Ok(text),
-        addresses => {
-            // Its reader wants the answer also where it is not all good.
-            let _ = io::stdout().write_all(text.as_bytes());
-            Err(CliError::NotClearedAtSes { addresses })
-        }
+        0 => Ok(report),
+        addresses => Err(CliError::Reported {
+            report,
+            what: format!(
+                "{addresses} addresses may still be on SES's own list, while here all was done as \
+                 told; put that right and give the command again for them"
+            ),
+        }),
     }
 }
 

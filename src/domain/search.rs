@@ -1,7 +1,39 @@
 //! Search: how an operator finds messages by a part of what their records say.
 
+use crate::domain::event::EventType;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::{DomainName, Mailbox};
+use crate::domain::message::Status;
+use crate::domain::outcome::MessageOutcome;
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::time::Timestamp;
+
+/// Which messages to list. What is not given excludes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageFilter {
+    /// Only those accepted before this one.
+    pub before: Option<MessageId>,
+    /// Only this organisation's.
+    pub organisation: Option<OrganisationId>,
+    /// Only those with this stored status.
+    pub status: Option<Status>,
+    /// Only those whose latest event is of this type.
+    pub last_event: Option<EventType>,
+    /// Only those with this outcome by what is stored: none is `sending`.
+    pub outcome: Option<MessageOutcome>,
+    /// Only those with this recipient.
+    pub recipient: Option<SuppressedAddress>,
+    /// Only those with this text in the address of a recipient.
+    pub recipient_part: Option<SearchText>,
+    /// Only those from an address of this domain.
+    pub sender_domain: Option<DomainName<'static>>,
+    /// Only those with each of these in the subject.
+    pub subject_words: Vec<SearchText>,
+    /// Only those accepted at this instant or after it.
+    pub created_from: Option<Timestamp>,
+    /// Only those accepted before this instant.
+    pub created_before: Option<Timestamp>,
+}
 
 /// Text that is searched for, regardless of case.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,10 @@
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::Full;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
-use crate::admin::message::{MessageList, MessageShow};
-use crate::admin::suppression::{SuppressionCursor, SuppressionList};
-use crate::admin::webhook::WebhookList;
-use crate::admin::{Call, Refusal};
+use crate::admin::suppression::SuppressionCursor;
+use crate::admin::{Call, MessageList, MessageShow, Refusal, SuppressionList, WebhookList};
 use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
 use crate::operator::history::{self, Range};
@@ -119,23 +118,10 @@ impl Operator {
                 answered(&MessageShow { id: id.to_owned() }.answer(&self.admin).await)
             }
             Path::Messages => {
-                let list = MessageList {
-                    organisation: parameter(uri, "organisation"),
-                    status: parameter(uri, "status"),
-                    outcome: parameter(uri, "outcome"),
-                    recipient: parameter(uri, "recipient"),
-                    sender_domain: parameter(uri, "sender_domain"),
-                    subject: parameter(uri, "subject"),
-                    from: parameter(uri, "from"),
-                    until: parameter(uri, "until"),
-                    before: parameter(uri, "before"),
-                    limit: MESSAGES,
-                };
-                answered(&list.find(&self.admin).await)
+                let others = &[("limit", MESSAGES.into())];
+                answered(&self.query::<MessageList>(uri, others).await)
             }
-            Path::Webhooks => {
-                answered(&WebhookList { organisation: None }.answer(&self.admin).await)
-            }
+            Path::Webhooks => answered(&self.query::<WebhookList>(uri, &[]).await),
             Path::Organisations => {
                 let after = parameter(uri, "after").and_then(|number| number.parse().ok());
                 let page =
@@ -165,6 +151,25 @@ impl Operator {
                 answered(&list.answer(&self.admin).await)
             }
         })
+    }
+
+    /// Makes a call with a query's parameters, and with others that it cannot have.
+    async fn query<C: Call>(
+        &self,
+        uri: &Uri,
+        others: &[(&str, Value)],
+    ) -> Result<C::Answer, Refusal> {
+        let pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        let mut members = Map::new();
+        for (name, value) in pairs {
+            // Of a parameter that is there twice, the first counts. An empty one counts as absent.
+            members.entry(name).or_insert_with(|| value.trim().into());
+        }
+        members.retain(|_, value| value != "");
+        members.extend(others.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let call: Result<C, _> = serde_json::from_value(Value::Object(members));
+        let call = call.map_err(|error| Refusal { message: format!("{error} in the query") })?;
+        call.answer(&self.admin).await
     }
 }
 

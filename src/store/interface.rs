@@ -8,15 +8,13 @@ use sha2::{Digest, Sha256};
 use crate::domain::admission::{Admitted, Facts};
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::{Event, EventType};
+use crate::domain::event::Event;
 use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::message::{Message, Status};
+use crate::domain::message::Message;
 use crate::domain::organisation::SenderStatus;
-use crate::domain::outcome::MessageOutcome;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
-use crate::domain::search::SearchText;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookUrl};
@@ -203,33 +201,6 @@ pub enum Applied {
     /// The message's record cannot be read, and was not changed. Whom its event suppresses, it
     /// suppresses all the same if the organisation in its tag exists.
     DamagedRecord,
-}
-
-/// Which messages to list. What is not given excludes nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MessageFilter {
-    /// Only those accepted before this one.
-    pub before: Option<MessageId>,
-    /// Only this organisation's.
-    pub organisation: Option<OrganisationId>,
-    /// Only those with this stored status.
-    pub status: Option<Status>,
-    /// Only those whose latest event is of this type.
-    pub last_event: Option<EventType>,
-    /// Only those with this outcome by what is stored: none is `sending`.
-    pub outcome: Option<MessageOutcome>,
-    /// Only those with this recipient.
-    pub recipient: Option<SuppressedAddress>,
-    /// Only those with this text in the address of a recipient.
-    pub recipient_part: Option<SearchText>,
-    /// Only those from an address of this domain.
-    pub sender_domain: Option<DomainName<'static>>,
-    /// Only those with each of these in the subject.
-    pub subject_words: Vec<SearchText>,
-    /// Only those accepted at this instant or after it.
-    pub created_from: Option<Timestamp>,
-    /// Only those accepted before this instant.
-    pub created_before: Option<Timestamp>,
 }
 
 /// A page of messages, newest first.

@@ -12,17 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pillarbox::admin::client::{CallError, Client, ConnectError};
-use pillarbox::admin::domain::{DomainAdd, DomainCheck, DomainRemove, SesAnswer, Verification};
-use pillarbox::admin::key::{KeyAdd, KeyRevoke};
+use pillarbox::admin::domain::Verification;
 use pillarbox::admin::live::{Cancelling, LiveView, Looking};
-use pillarbox::admin::message::{MessageCancel, QueuedMessages};
-use pillarbox::admin::organisation::{OrganisationAdd, OrganisationRemove};
+use pillarbox::admin::message::QueuedMessages;
 use pillarbox::admin::snapshot::Snapshot;
 use pillarbox::admin::socket::{BindError, Socket};
-use pillarbox::admin::suppression::{
-    Scope, SuppressionAdd, SuppressionChanges, SuppressionOutcome, SuppressionRemove,
+use pillarbox::admin::suppression::{Scope, SuppressionChanges, SuppressionOutcome};
+use pillarbox::admin::{
+    Admin, Call, DomainAdd, DomainCheck, DomainRemove, KeyAdd, KeyRevoke, MessageCancel,
+    OrganisationAdd, OrganisationRemove, SuppressionAdd, SuppressionRemove,
 };
-use pillarbox::admin::{Admin, Call};
 use pillarbox::clock::Clock;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;
@@ -32,7 +31,7 @@ use pillarbox::domain::event::{BounceType, Event, EventDetail};
 use pillarbox::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
-use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::organisation::{DomainState, Finding};
 use pillarbox::domain::request::Draft;
 use pillarbox::http::drain::Drain;
 use pillarbox::queue::{Live, Pending, Selection};
@@ -433,7 +432,7 @@ async fn a_domain_is_verified_once_ses_says_so_and_no_longer_than_that() {
 
     service.simulator.verify("example.com");
     let checked = service.call(check("example.com")).await;
-    assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Verified, "verified"));
+    assert_eq!((checked.ses, checked.domains[0].state.as_str()), (Finding::Verified, "verified"));
 
     // SES knows nothing of these two.
     let acme = service.store.organisation(&"acme".parse().unwrap()).unwrap().id;
@@ -442,7 +441,7 @@ async fn a_domain_is_verified_once_ses_says_so_and_no_longer_than_that() {
     service.call(add("assumed.example", Verification::Assumed)).await;
     for (domain, state) in [("lost.example", "pending"), ("assumed.example", "assumed")] {
         let checked = service.call(check(domain)).await;
-        assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Unknown, state));
+        assert_eq!((checked.ses, checked.domains[0].state.as_str()), (Finding::Unknown, state));
     }
 
     let remove = DomainRemove { organisation: "acme".into(), domain: "example.com".into() };

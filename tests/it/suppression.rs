@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use pillarbox::admin::suppression::{
-    ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionImport, SuppressionsImported,
+    ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionsImported,
 };
-use pillarbox::admin::{Admin, Call};
+use pillarbox::admin::{Admin, Call, SuppressionImport};
 use pillarbox::clock::Clock;
 use pillarbox::domain::id::OrganisationId;
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use crate::admin::checks::Finding;
 use crate::admin::checks::database::findings;
-use crate::admin::domain::{Domain, DomainList};
-use crate::admin::status::Status;
-use crate::admin::{Admin, Call};
+use crate::admin::domain::Domain;
+use crate::admin::{Admin, Call, DomainList, Status};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;

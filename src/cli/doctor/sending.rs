@@ -7,8 +7,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::admin::checks::Finding;
 use crate::admin::client::{CallError, Client};
-use crate::admin::message::{MessageShow, MessageShown};
-use crate::admin::test_send::{MessageForm, TestSend, TestSent};
+use crate::admin::message::MessageShown;
+use crate::admin::test_send::{MessageForm, TestSent};
+use crate::admin::{MessageShow, TestSend};
 use crate::cli::doctor::Report;
 use crate::cli::error::CliError;
 

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::admin::Status;
 use crate::admin::bodies::Bodies;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
@@ -16,7 +17,7 @@ use crate::admin::conditions::Condition;
 use crate::admin::snapshot::StoreHealth;
 use crate::admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
-    SocketOpener, Status,
+    SocketOpener,
 };
 use crate::clock::Clock;
 use crate::config::{self, Config};

@@ -9,20 +9,19 @@ use clap::Args;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::admin::REMOVED_MARK;
-use crate::admin::suppression::{Scope, SuppressionList};
-use crate::cli::connect::Session;
+use crate::admin::{REMOVED_MARK, SuppressionList};
+use crate::cli::connect::{Format, Session};
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
+use crate::cli::suppression::STANDARD;
 use crate::cli::suppression::csv::{HEAD, cells};
-use crate::cli::suppression::{Filter, STANDARD};
 use crate::store::{CopyError, Existing};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Export {
     #[command(flatten)]
-    filter: Filter,
+    filter: SuppressionList,
     /// CSV file; - for standard output. The file appears only when it is complete.
     file: PathBuf,
     /// Replace an existing file.
@@ -39,8 +38,7 @@ struct Exported {
     left_out: u64,
 }
 
-pub(super) async fn run(session: &Session, given: Export) -> Result<String, CliError> {
-    let scope = given.filter.scope();
+pub(in crate::cli) async fn export(session: &Session, given: Export) -> Result<String, CliError> {
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let existing = if given.force { Existing::Replace } else { Existing::Keep };
     let destination = if given.file == Path::new(STANDARD) {
@@ -51,12 +49,12 @@ pub(super) async fn run(session: &Session, given: Export) -> Result<String, CliE
     };
     let path = match destination {
         Destination::Output => {
-            let written = write(session, scope, BufWriter::new(io::stdout())).await;
+            let written = write(session, &given.filter, BufWriter::new(io::stdout())).await;
             return streamed(session, written.map(|(_, exported)| exported), failed);
         }
         Destination::Stream(path) => {
             let file = File::options().append(true).open(path).map_err(failed)?;
-            let written = write(session, scope, BufWriter::new(file)).await;
+            let written = write(session, &given.filter, BufWriter::new(file)).await;
             return streamed(session, written.map(|(_, exported)| exported), failed);
         }
         Destination::File(path) => path,
@@ -64,7 +62,7 @@ pub(super) async fn run(session: &Session, given: Export) -> Result<String, CliE
     let directory = path.parent().unwrap_or(&path);
     let file = NamedTempFile::new_in(directory).map_err(failed)?;
     let (out, exported) =
-        write(session, scope, BufWriter::new(file)).await.map_err(|error| match error {
+        write(session, &given.filter, BufWriter::new(file)).await.map_err(|error| match error {
             Failed::Write(error) => failed(error),
             Failed::Read(error) => error,
         })?;
@@ -113,7 +111,7 @@ enum Failed {
 /// the file or is not.
 async fn write<W: Write>(
     session: &Session,
-    scope: Option<Scope>,
+    filter: &SuppressionList,
     out: W,
 ) -> Result<(W, Exported), Failed> {
     let progress = Progress::counting("exporting");
@@ -123,7 +121,7 @@ async fn write<W: Write>(
     let mut exported = Exported::default();
     let mut after = None;
     loop {
-        let call = SuppressionList { scope: scope.clone(), after };
+        let call = SuppressionList { after, ..filter.clone() };
         let page = session.call(call).await.map_err(Failed::Read)?;
         for suppression in &page.suppressions {
             let organisation = suppression.organisation.as_deref();
@@ -146,7 +144,7 @@ async fn write<W: Write>(
 
 /// To standard error: standard output has the rows, or the command's own answer.
 fn note(session: &Session, exported: &Exported) {
-    if !session.is_for_people() {
+    if session.format == Format::Json {
         return;
     }
     let mut err = io::stderr();

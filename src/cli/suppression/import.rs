@@ -1,7 +1,7 @@
 //! `suppression import`: a CSV file into the store, in steps that acceptances do not notice.
 
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,14 @@ use clap::Args;
 use csv::{ByteRecord, StringRecord};
 use serde::Serialize;
 
+use crate::admin::SuppressionImport;
 use crate::admin::client::CallError;
-use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionImport};
-use crate::cli::connect::Session;
+use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
+use crate::cli::connect::{Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Progress, escaped};
+use crate::cli::suppression::STANDARD;
 use crate::cli::suppression::csv::Columns;
-use crate::cli::suppression::{STANDARD, Whose};
 
 /// How many rows are put in order before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.
@@ -27,7 +28,7 @@ const BATCH_BYTES: usize = 128 * 1024;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Import {
     #[command(flatten)]
-    whose: Whose,
+    scope: Option<Scope>,
     /// Import nothing if any row is refused.
     #[arg(long)]
     strict: bool,
@@ -79,11 +80,10 @@ impl Place {
     }
 }
 
-pub(super) async fn run(session: &Session, given: Import) -> Result<String, CliError> {
+pub(in crate::cli) async fn import(session: &Session, given: Import) -> Result<String, CliError> {
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let mut file = open(&given.file).map_err(failed)?;
-    let mut pass =
-        Pass { given: &given, scope: given.whose.scope(), imported: Imported::default() };
+    let mut pass = Pass { given: &given, imported: Imported::default() };
     if given.strict {
         pass.run(session, &mut file, ImportMode::Check).await?;
         if !pass.imported.refused.is_empty() {
@@ -108,7 +108,6 @@ fn open(path: &Path) -> io::Result<File> {
 /// One way through the file.
 struct Pass<'a> {
     given: &'a Import,
-    scope: Option<Scope>,
     imported: Imported,
 }
 
@@ -134,7 +133,7 @@ impl Pass<'_> {
             let from = rows.at();
             let mut sorted = Vec::new();
             while sorted.len() < SORTED_ROWS
-                && let Some(read) = rows.next(self.scope.as_ref()).map_err(failed)?
+                && let Some(read) = rows.next(given.scope.as_ref()).map_err(failed)?
             {
                 match read {
                     Ok(row) => sorted.push(row),
@@ -169,9 +168,10 @@ impl Pass<'_> {
     ) -> Result<(), CliError> {
         let (placed, rows): (Vec<Place>, Vec<ImportRow>) = batch.into_iter().unzip();
         let answer = session.call(SuppressionImport { rows, mode }).await;
-        let answer = answer.map_err(|source| CliError::ImportStopped {
-            done: self.imported.added + self.imported.already_there,
-            source: Box::new(source),
+        let answer = answer.map_err(|source| {
+            let done = self.imported.added + self.imported.already_there;
+            let rest = "import the list again for the rest";
+            CliError::Refused(format!("{source}. {done} rows are in; {rest}"))
         })?;
         self.imported.added += u64::try_from(answer.added).unwrap_or(u64::MAX);
         self.imported.already_there += u64::try_from(answer.already_there).unwrap_or(u64::MAX);
@@ -186,7 +186,7 @@ impl Pass<'_> {
 
     /// Reports a row: at once to a person, in the answer to a program.
     fn refuse(&mut self, progress: &Progress, session: &Session, line: u64, rule: String) {
-        if session.is_for_people() {
+        if session.format == Format::People {
             progress.line(&format!("line {line}: {}", escaped(&rule)));
         }
         self.imported.refused.push(RefusedLine { line, rule });
@@ -198,7 +198,7 @@ impl Pass<'_> {
 
     fn end(mut self, session: &Session) -> Result<String, CliError> {
         self.imported.refused.sort_by_key(|refused| refused.line);
-        let shown = session.show(&self.imported, |imported| {
+        let report = session.show(&self.imported, |imported| {
             format!(
                 "{} suppressed, {} were suppressed already, {} refused\n",
                 imported.added,
@@ -206,13 +206,17 @@ impl Pass<'_> {
                 imported.refused.len()
             )
         });
+        let result = if self.given.strict {
+            "nothing was imported"
+        } else {
+            "put them right and import them again"
+        };
         match self.imported.refused.len() {
-            0 => Ok(shown),
-            refused => {
-                // Its reader wants the answer also where it is not all good.
-                let _ = io::stdout().write_all(shown.as_bytes());
-                Err(CliError::RowsRefused { refused, strict: self.given.strict })
-            }
+            0 => Ok(report),
+            refused => Err(CliError::Reported {
+                report,
+                what: format!("{refused} rows were refused; {result}"),
+            }),
         }
     }
 }
