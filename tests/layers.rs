@@ -50,7 +50,7 @@ const SPAWNS: [(&str, &str); 21] = [
     ("src/simulator/server.rs", "a connection of the simulator"),
     ("src/smtp.rs", "a session"),
     ("src/store/postgres/connection.rs", "a connection of PostgreSQL"),
-    ("src/store/postgres/feed.rs", "a page of the feed"),
+    ("src/store/feed.rs", "a page of the feed"),
     ("src/store/postgres/messages.rs", "a page of messages"),
     ("src/store/postgres/session.rs", "a transaction that is given up"),
     ("src/store/postgres/tasks.rs", "the task that it is given"),
