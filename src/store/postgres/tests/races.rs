@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::event::{BounceType, Event, EventDetail};
+use crate::domain::history::Hour;
 use crate::domain::id::MessageIds;
 use crate::domain::message::Transition;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::store::conformance::history::{last_hours, of};
 use crate::store::directory::Directory;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::nodes::{Database, START, accept, organisation, until};
@@ -168,4 +170,22 @@ async fn the_isolation_level_is_the_nodes_own() {
         let id = MessageIds::new().next(START);
         accept(node, organisation, id, Some("key"), &Arc::default()).await.unwrap();
     }
+}
+
+/// Two nodes add to the same hour, whose rows neither of them has found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_two_nodes_count_at_one_time_adds_up() {
+    const ROUNDS: u64 = 20;
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    for round in 0..ROUNDS {
+        let hour = Hour::from_number(Hour::of(START).number() - u32::try_from(round % 3).unwrap());
+        let counts = || of([(1, 1), (2, 10)]);
+        let (first, second) =
+            tokio::join!(one.add_to_history(hour, counts()), other.add_to_history(hour, counts()));
+        assert_eq!((first, second), (Ok(()), Ok(())));
+    }
+    let history = last_hours(&one, 3, 5).await;
+    let sum: u64 = history.total.iter().map(|counts| counts.accepted).sum();
+    assert_eq!(sum, ROUNDS * 2 * 11);
 }
