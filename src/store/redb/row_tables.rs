@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use redb::{ReadTransaction, ReadableTable, TableDefinition};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use crate::domain::time::Timestamp;
 use crate::store::redb::tables::{
@@ -142,6 +142,9 @@ impl<K: KeyForm, V: RowForm> PublishedTable for TableDefinition<'static, K, V> {
 
     fn count(&self, transaction: &ReadTransaction, range: &KeyRange) -> Result<u64, redb::Error> {
         let table = transaction.open_table(*self)?;
+        if *range == KeyRange::all() {
+            return Ok(table.len()?);
+        }
         let rows = table.range::<K::SelfType<'_>>(bounds::<K>(range))?;
         Ok(rows.count() as u64)
     }

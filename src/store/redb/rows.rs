@@ -69,8 +69,14 @@ impl RedbStore {
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<KeyedRow>, StoreError> {
-        self.read_aside(table, move |rows, transaction| rows.range(transaction, &range, limit))
-            .await
+        let read = move |rows: &dyn PublishedTable, transaction: &_| {
+            rows.range(transaction, &range, limit)
+        };
+        if takes_long(table) {
+            self.read_aside(table, read).await
+        } else {
+            self.read_table(table, read)
+        }
     }
 
     pub(in crate::store) async fn count_rows(
@@ -78,7 +84,13 @@ impl RedbStore {
         table: Table,
         range: KeyRange,
     ) -> Result<u64, StoreError> {
-        self.read_aside(table, move |rows, transaction| rows.count(transaction, &range)).await
+        let read =
+            move |rows: &dyn PublishedTable, transaction: &_| rows.count(transaction, &range);
+        if takes_long(table) {
+            self.read_aside(table, read).await
+        } else {
+            self.read_table(table, read)
+        }
     }
 
     pub(in crate::store) fn counters<const N: usize>(
@@ -151,6 +163,18 @@ impl RedbStore {
         let read = tokio::task::spawn_blocking(move || store.read_table(table, read)).await;
         read.expect("a read does not panic and is not aborted")
     }
+}
+
+/// Returns true if a run of the table may have so many rows that others would wait for the read.
+const fn takes_long(table: Table) -> bool {
+    matches!(
+        table,
+        Table::WaitingDeliveries
+            | Table::FailedDeliveries
+            | Table::History
+            | Table::Messages
+            | Table::Feed
+    )
 }
 
 /// Key of a number among the single values of the file.
