@@ -16,12 +16,9 @@ use crate::store::postgres::session::Transaction;
 use crate::store::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
 use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 
-/// Tables with few rows, whose reads keep nobody waiting.
-const fn is_small(table: Table) -> bool {
-    !matches!(
-        table,
-        Table::Feed | Table::History | Table::Messages | Table::Events | Table::OverturnedFailures
-    )
+/// Returns true if a run of the table may have so many rows that small reads would wait behind it.
+const fn takes_long(table: Table) -> bool {
+    matches!(table, Table::Feed | Table::History | Table::Messages | Table::Suppressions)
 }
 
 impl PostgresStore {
@@ -83,7 +80,7 @@ impl PostgresStore {
         keys.sort_unstable();
         keys.dedup();
         let query = tables::get(table, &keys.iter().collect::<Vec<_>>());
-        let rows = self.ask(self.slot_of(table), &query).await?;
+        let rows = self.ask(&self.shared.listers, &query).await?;
         Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
     }
 
@@ -154,7 +151,7 @@ impl PostgresStore {
 
     /// Connection by which a table's rows are read, so that small reads do not wait behind large ones.
     fn slot_of(&self, table: Table) -> &Slot {
-        if is_small(table) { &self.shared.readers } else { &self.shared.listers }
+        if takes_long(table) { &self.shared.listers } else { &self.shared.readers }
     }
 }
 
