@@ -95,7 +95,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Critical => "critical",

@@ -98,7 +98,6 @@ pub struct Snapshot {
     pub went_without_override: bool,
     /// Client connections.
     pub connections: Connections,
-    /// The process.
     pub process: Process,
     /// Start of the process, in seconds since the Unix epoch.
     pub started: f64,
@@ -333,11 +332,9 @@ impl Stored {
 /// Counts of an organisation, or of the others together, which have no number.
 #[derive(Debug, Clone)]
 pub struct NamedCounts {
-    /// Its number.
     pub id: Option<OrganisationId>,
     /// Its name, as it is printed.
     pub name: String,
-    /// Its counts.
     pub counts: OrganisationCounts,
 }
 

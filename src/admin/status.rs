@@ -159,7 +159,6 @@ pub struct Sending {
     pub in_flight: usize,
     /// Bytes of the budget in use.
     pub pending_bytes: usize,
-    /// The budget.
     pub max_pending_bytes: usize,
     /// Organisations whose share of the budget is used up: their new messages are refused.
     pub full_for: Vec<String>,
@@ -232,7 +231,6 @@ pub enum Provider {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountProblem {
-    /// What.
     pub fault: AccountFault,
     /// What AWS said, or why they cannot be loaded.
     pub message: String,
@@ -243,7 +241,6 @@ pub struct AccountProblem {
 pub struct PausedDomain {
     /// The name of the organisation.
     pub organisation: String,
-    /// The domain.
     pub domain: String,
     /// What the provider said.
     pub message: String,
@@ -285,7 +282,6 @@ pub struct Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClockConfirmed {
-    /// The time.
     pub now: String,
     /// The jump that this ended, if there was one.
     pub jump: Option<ClockJump>,
