@@ -338,7 +338,7 @@ impl Store {
         ask_engine!(self, engine => engine.row(table, key))
     }
 
-    /// Returns rows by their keys, as far as they are there.
+    /// Returns rows to which rows refer that were read, by their keys, as far as they are there.
     async fn rows_of(
         &self,
         table: Table,

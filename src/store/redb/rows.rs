@@ -59,6 +59,7 @@ impl RedbStore {
         table: Table,
         keys: Vec<Key>,
     ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
+        // Rows that are shown refer to them: they are published with those.
         let read = move |rows: &dyn PublishedTable, transaction: &_| rows.get(transaction, &keys);
         Ok(self.read_aside(table, read).await?.into_iter().collect())
     }
@@ -72,6 +73,7 @@ impl RedbStore {
         let read = move |rows: &dyn PublishedTable, transaction: &_| {
             rows.range(transaction, &range, limit)
         };
+        self.shows(table).await;
         if takes_long(table) {
             self.read_aside(table, read).await
         } else {
@@ -86,6 +88,7 @@ impl RedbStore {
     ) -> Result<u64, StoreError> {
         let read =
             move |rows: &dyn PublishedTable, transaction: &_| rows.count(transaction, &range);
+        self.shows(table).await;
         if takes_long(table) {
             self.read_aside(table, read).await
         } else {
@@ -158,7 +161,6 @@ impl RedbStore {
         + Send
         + 'static,
     ) -> Result<T, StoreError> {
-        self.shows(table).await;
         let store = self.clone();
         let read = tokio::task::spawn_blocking(move || store.read_table(table, read)).await;
         read.expect("a read does not panic and is not aborted")
