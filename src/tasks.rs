@@ -149,7 +149,8 @@ impl Task {
         stop: impl Future,
         mut begin: impl FnMut() -> F,
     ) {
-        let mut stop = pin!(stop);
+        // The budget of a task would have it look pending once it is used up.
+        let mut stop = pin!(tokio::task::coop::unconstrained(stop));
         let mut pause = FIRST_PAUSE;
         loop {
             let begun_at = tokio::time::Instant::now();

@@ -72,8 +72,9 @@ impl Observer {
         let mut demand = Demand { idle_looks: IDLE_LOOKS };
         loop {
             ticks.tick().await;
-            let now = Instant::now();
             self.ask_store().await;
+            // After the store's answers, which may take long: the counts are of this moment.
+            let now = Instant::now();
             let mut snapshot = self.whole();
             self.history.look(snapshot.at, &snapshot.organisations());
             self.trends().look(now, &snapshot);
