@@ -24,6 +24,7 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
+use crate::domain::timeline::timeline;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
@@ -47,8 +48,8 @@ const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
 /// The API's paths, for whoever asks for another one.
-const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, /events and \
-                     /openapi.json";
+const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, \
+                     /emails/{id}/timeline, /events and /openapi.json";
 /// Media type of pages for people.
 const HTML: &str = "text/html";
 /// A page for people loads nothing, and its style is its own.
@@ -117,6 +118,8 @@ enum Endpoint<'a> {
     Email(&'a str),
     /// `/emails/{id}/events`
     Events(&'a str),
+    /// `/emails/{id}/timeline`
+    Timeline(&'a str),
     /// `/events`
     Feed,
     /// `/openapi.json`
@@ -141,6 +144,7 @@ impl<'a> Endpoint<'a> {
         match rest.split_once('/') {
             None if !rest.is_empty() => Some(Self::Email(rest)),
             Some((id, "events")) if !id.is_empty() => Some(Self::Events(id)),
+            Some((id, "timeline")) if !id.is_empty() => Some(Self::Timeline(id)),
             _ => None,
         }
     }
@@ -149,7 +153,11 @@ impl<'a> Endpoint<'a> {
         match self {
             Self::Emails => "GET, POST",
             Self::Batch => "POST",
-            Self::Email(_) | Self::Events(_) | Self::Feed | Self::Description => "GET",
+            Self::Email(_)
+            | Self::Events(_)
+            | Self::Timeline(_)
+            | Self::Feed
+            | Self::Description => "GET",
         }
     }
 }
@@ -265,6 +273,7 @@ impl Inner {
             }
             (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text).await,
             (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text).await,
+            (Endpoint::Timeline(text), &Method::GET) => self.timeline(&organisation, text).await,
             (Endpoint::Feed, &Method::GET) => {
                 self.feed(&organisation, head.uri.query().unwrap_or_default()).await
             }
@@ -408,6 +417,19 @@ impl Inner {
         let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
         let message = self.message_of(organisation, id).await?;
         self.counted(organisation, wire::events(&self.store.events(message.id).await?))
+    }
+
+    async fn timeline(
+        &self,
+        organisation: &Organisation,
+        text: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
+        // Before its steps: one that is settled in between shows nothing twice.
+        let message = self.message_of(organisation, id).await?;
+        let (steps, events) = (self.store.steps(id).await?, self.store.events(id).await?);
+        let entries = timeline(&message, steps, events, self.store.restarted_at(id));
+        self.counted(organisation, wire::timeline(entries))
     }
 
     async fn feed(

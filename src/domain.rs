@@ -37,6 +37,8 @@ pub mod event;
 
 pub mod outcome;
 
+pub mod timeline;
+
 pub mod search;
 
 pub mod history;

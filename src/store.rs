@@ -18,6 +18,7 @@ use listing::Listings;
 use metrics::StoreMetrics;
 use postgres::PostgresStore;
 use redb::{Pending, RedbStore};
+use restarts::Restarts;
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
 
@@ -110,6 +111,7 @@ mod postgres;
 mod purge;
 mod record;
 mod redb;
+mod restarts;
 mod rows;
 mod sending_right;
 mod store_id;
@@ -117,6 +119,7 @@ mod suppression_filter;
 mod suppressions;
 mod tag;
 mod time_record;
+mod timeline;
 mod transfer;
 mod transitions;
 mod webhooks;
@@ -379,6 +382,10 @@ impl Store {
 
     fn suppressed(&self) -> &Suppressed {
         on_engine!(self, engine => engine.suppressed())
+    }
+
+    fn restarts(&self) -> &Restarts {
+        on_engine!(self, engine => engine.restarts())
     }
 
     fn damage(&self) -> &Damage {

@@ -11,6 +11,8 @@ use crate::domain::event::{Event, EventDetail, LastEvent};
 use crate::domain::feed::{FeedChange, FeedEntry};
 use crate::domain::message::{Failure, Message, State};
 use crate::domain::policy::TRANSACTIONAL;
+use crate::domain::time::Timestamp;
+use crate::domain::timeline::{Entry, Step};
 use crate::queue::{Live, View};
 
 /// Record of a message (specification section 2.2). What memory knows is laid over a row that is
@@ -82,6 +84,38 @@ pub struct EventView {
     pub recipients: Vec<String>,
     /// What the provider told of it.
     pub detail: DetailView,
+}
+
+/// Entry of a message's timeline (contract, section 1, "Timeline").
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimelineEntryView {
+    /// When it happened. Missing for what was left out, and for an end whose time was not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// What happened.
+    pub what: String,
+    /// Number of the attempt, from 1 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Kind of the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The provider's own name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_code: Option<String>,
+    /// Description of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When the next attempt was to follow, at the earliest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_attempt_at: Option<String>,
+    /// The event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventView>,
+    /// Attempts that were left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
 }
 
 /// Entry of the event feed (contract, section 11).
@@ -207,6 +241,50 @@ impl From<&Event> for EventView {
             occurred_at: event.occurred_at.to_string(),
             recipients: event.recipients.clone(),
             detail: DetailView::from(&event.detail),
+        }
+    }
+}
+
+impl From<Step> for TimelineEntryView {
+    fn from(step: Step) -> Self {
+        let Step { at, kind, attempt, failure, next_attempt_at } = step;
+        let (mut code, mut provider_code, mut message) = (None, None, None);
+        if let Some(failure) = failure {
+            code = Some(failure.code.as_str().to_owned());
+            (provider_code, message) = (failure.provider_code, Some(failure.message));
+        }
+        Self {
+            at: Some(at.to_string()),
+            what: kind.as_str().to_owned(),
+            attempt,
+            code,
+            provider_code,
+            message,
+            next_attempt_at: next_attempt_at.map(|at| at.to_string()),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Entry> for TimelineEntryView {
+    fn from(entry: Entry) -> Self {
+        let named = |what: &str, at: Option<Timestamp>| Self {
+            at: at.map(|at| at.to_string()),
+            what: what.to_owned(),
+            ..Self::default()
+        };
+        match entry {
+            Entry::Accepted(at) => named("accepted", Some(at)),
+            Entry::Step(step) => Self::from(step),
+            Entry::EndAtUnknownTime(step) => Self { at: None, ..Self::from(step) },
+            Entry::Sent { at, attempt } => {
+                Self { attempt: Some(attempt), ..named("sent", Some(at)) }
+            }
+            Entry::Event(event) => {
+                let what = named(event.event_type().as_str(), Some(event.occurred_at));
+                Self { event: Some(EventView::from(&event)), ..what }
+            }
+            Entry::Omitted(count) => Self { count: Some(count), ..named("omitted", None) },
         }
     }
 }

@@ -17,10 +17,11 @@ use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::search::{MessageFilter, SearchText};
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::timeline::timeline;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
 use crate::store::Lister;
-use crate::views::{DetailView, EventView, MessageView};
+use crate::views::{DetailView, EventView, MessageView, TimelineEntryView};
 
 /// The most messages that one command lists.
 pub(super) const MAX_LISTED: u64 = 100_000;
@@ -60,6 +61,9 @@ pub struct MessageShown {
     #[serde(flatten)]
     pub view: OperatorsView,
     pub events: Vec<EventView>,
+    /// Acceptance, attempts, end and events, oldest first.
+    #[serde(default)]
+    pub timeline: Vec<TimelineEntryView>,
     pub timelines: Vec<Timeline>,
     /// Time of the service's last start, if the message is pending and waited then already.
     #[serde(rename = "restartedAt", default, skip_serializing_if = "Option::is_none")]
@@ -133,10 +137,14 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
              from acceptance"
         ))
     })?;
-    let events = admin.store.events(id).await?;
+    let (steps, events) = (admin.store.steps(id).await?, admin.store.events(id).await?);
+    let shown: Vec<EventView> = events.iter().map(EventView::from).collect();
+    let timelines = timelines(&message.recipients, &events);
+    let entries = timeline(&message, steps, events, admin.store.restarted_at(id));
     Ok(MessageShown {
-        timelines: timelines(&message.recipients, &events),
-        events: events.iter().map(EventView::from).collect(),
+        events: shown,
+        timeline: entries.into_iter().map(TimelineEntryView::from).collect(),
+        timelines,
         restarted_at: restarted_at.map(|at| at.to_string()),
         view: admin.view(message, live.as_ref()),
     })

@@ -20,11 +20,12 @@ use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::search::MessageFilter;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::Entry;
 use crate::intake::BatchRefusal;
 use crate::listing::Listing;
 use crate::queue::Live;
 use crate::store::Accepted;
-use crate::views::{EventView, FeedEventView, MessageView};
+use crate::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
 
 /// The fields of a send request (specification section 2.1; `attachments` and
 /// `metadata` are additions).
@@ -477,6 +478,16 @@ pub fn events(events: &[Event]) -> Bytes {
         events: Vec<EventView>,
     }
     page_to_json(&Events { events: events.iter().map(EventView::from).collect() })
+}
+
+/// A message's timeline: `{"timeline":[…]}`, in the order given.
+pub fn timeline(entries: Vec<Entry>) -> Bytes {
+    #[derive(Serialize)]
+    struct Timeline {
+        timeline: Vec<TimelineEntryView>,
+    }
+    let timeline = entries.into_iter().map(TimelineEntryView::from).collect();
+    page_to_json(&Timeline { timeline })
 }
 
 /// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.

@@ -12,7 +12,7 @@ use crate::cli::confirmation::{Confirmed, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped, painted, style_of};
-use crate::views::{DetailView, FailureView};
+use crate::views::{DetailView, FailureView, TimelineEntryView};
 
 /// How much of a recipient or a subject a table shows, in characters.
 const CELL_CHARS: usize = 40;
@@ -135,6 +135,13 @@ pub(super) fn shown(shown: &MessageShown) -> String {
         let value = painted(&escaped(&value), style);
         writeln!(text, "{:14}{value}", format!("{name}:")).expect("text takes everything");
     }
+    let mut table = Table::new(["WHEN", "WHAT", "ATTEMPT", "DETAIL"]);
+    for entry in &shown.timeline {
+        let attempt = entry.attempt.map_or_else(String::new, |attempt| attempt.to_string());
+        table.row([entry.at.as_deref().unwrap_or(""), &entry.what, &attempt, &told(entry)]);
+    }
+    text.push('\n');
+    text.push_str(&table.or("no timeline"));
     let mut table = Table::new(["RECIPIENT", "OCCURRED", "EVENT", "DETAIL"]);
     for timeline in &shown.timelines {
         if timeline.events.is_empty() {
@@ -149,6 +156,25 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     text.push('\n');
     text.push_str(&table.or("no recipients"));
     text
+}
+
+/// What an entry of the timeline says beside its kind.
+fn told(entry: &TimelineEntryView) -> String {
+    if let Some(event) = &entry.event {
+        return event.recipients.join(", ");
+    }
+    if let Some(count) = entry.count {
+        return format!("{count} attempts that are not kept");
+    }
+    let (Some(code), Some(message)) = (entry.code.clone(), entry.message.clone()) else {
+        return String::new();
+    };
+    let provider_code = entry.provider_code.clone();
+    let mut told = failure(&FailureView { code, message, provider_code });
+    if let Some(next) = &entry.next_attempt_at {
+        write!(told, "; next attempt at {next}").expect("text takes everything");
+    }
+    told
 }
 
 /// The details by their names, as JSON has them.

@@ -279,16 +279,17 @@ impl<P: Provider> Dispatcher<P> {
             target: "pillarbox::message", id = %claim.id(), attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
-        let transition = Transition::RetryLater { failure, acceptance };
+        let due = retry_due(&settings, &claim, &problem);
+        // Messages of a paused domain wait for its end.
+        let next_attempt_at = (problem.kind != ProblemKind::DomainFault)
+            .then(|| self.clock.now().plus(due.saturating_duration_since(Instant::now())));
+        let transition = Transition::RetryLater { failure, acceptance, next_attempt_at };
         let cancelled = match self.record(claim.id(), attempts, transition).await {
             // Its domain is paused. It goes first when that ends.
             Recorded::Changed if problem.kind == ProblemKind::DomainFault => {
                 claim.put_back_as_new()
             }
-            Recorded::Changed => {
-                let due = retry_due(&settings, &claim, &problem);
-                claim.put_back(due, acceptance)
-            }
+            Recorded::Changed => claim.put_back(due, acceptance),
             // An event has proved meanwhile that it was sent.
             Recorded::AlreadyFinal => {
                 claim.finish();

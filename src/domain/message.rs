@@ -176,6 +176,8 @@ pub enum Transition {
         failure: Failure,
         /// Whether the attempt may have been accepted.
         acceptance: Acceptance,
+        /// When it follows, at the earliest, if that is known.
+        next_attempt_at: Option<Timestamp>,
     },
     /// It is given up.
     Failed {
@@ -271,7 +273,7 @@ impl Message {
         self.attempts = self.attempts.max(attempts);
         self.state = match transition {
             Transition::Sent { ses_message_id, sent_at } => State::Sent { ses_message_id, sent_at },
-            Transition::RetryLater { failure, acceptance } => {
+            Transition::RetryLater { failure, acceptance, next_attempt_at: _ } => {
                 State::Queued { last_failure: Some(failure), acceptance: before.or(acceptance) }
             }
             Transition::Failed { failure, acceptance } => {

@@ -33,6 +33,7 @@ pub(super) mod list;
 mod organisations;
 mod rights;
 mod rows;
+mod timeline;
 mod webhooks;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

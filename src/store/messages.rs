@@ -21,7 +21,9 @@ impl Store {
         transition: Transition,
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
-        ask_engine!(self, engine => engine.record(id, attempts, transition, now))
+        let recorded = ask_engine!(self, engine => engine.record(id, attempts, transition, now))?;
+        self.restarts().told(id);
+        Ok(recorded)
     }
 
     /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
@@ -36,7 +38,13 @@ impl Store {
         reports: Vec<Report>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        ask_engine!(self, engine => engine.apply_all(reports, now))
+        let applied = ask_engine!(self, engine => engine.apply_all(reports, now))?;
+        for one in &applied {
+            if let Applied::Sent(id) = one {
+                self.restarts().told(*id);
+            }
+        }
+        Ok(applied)
     }
 
     /// A message, unless its retention is over at `window_now`.

@@ -22,6 +22,7 @@ use crate::store::damage::Damage;
 use crate::store::directory::Directory;
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
+use crate::store::restarts::Restarts;
 use crate::store::suppression_filter::Suppressed;
 use crate::store::{Health, Joined, StoreError, StoreId, StoreOwner};
 use crate::tasks::Task;
@@ -115,6 +116,7 @@ struct Shared {
     listers: Slot,
     directory: Directory,
     suppressed: Suppressed,
+    restarts: Restarts,
     /// Position up to which the filter has what other nodes added.
     suppressions_followed: AtomicI64,
     feed: Feeds,
@@ -167,6 +169,7 @@ impl PostgresStore {
             listers: Slot::new(Purpose::Lists),
             directory: Directory::default(),
             suppressed: Suppressed::default(),
+            restarts: Restarts::default(),
             suppressions_followed: AtomicI64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
@@ -181,6 +184,7 @@ impl PostgresStore {
             listings: Listings::default(),
             database: std::sync::Mutex::new(database),
         });
+        shared.restarts.note(now, kept.clone());
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);
         let (accepting, requests) = accept::queue();
@@ -240,6 +244,10 @@ impl PostgresStore {
 
     pub(in crate::store) fn suppressed(&self) -> &Suppressed {
         &self.shared.suppressed
+    }
+
+    pub(in crate::store) fn restarts(&self) -> &Restarts {
+        &self.shared.restarts
     }
 
     pub(in crate::store) fn damage(&self) -> &Damage {

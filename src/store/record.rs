@@ -53,6 +53,7 @@ macro_rules! stored_enum {
 
 // After the macro, which it uses.
 pub(super) mod history;
+pub(super) mod timeline;
 pub(super) mod webhooks;
 
 stored_enum!(AcceptanceV1 = Acceptance { Excluded, Possible });

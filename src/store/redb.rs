@@ -20,6 +20,7 @@ use crate::store::damage::Damage;
 use crate::store::directory::{Directory, OrganisationIndex};
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
+use crate::store::restarts::Restarts;
 use crate::store::suppression_filter::Suppressed;
 use crate::store::{Applied, Health, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
@@ -251,6 +252,10 @@ impl RedbStore {
         &self.shared.suppressed
     }
 
+    pub(in crate::store) fn restarts(&self) -> &Restarts {
+        &self.shared.restarts
+    }
+
     pub(in crate::store) fn damage(&self) -> &Damage {
         &self.shared.damage
     }
@@ -333,6 +338,7 @@ struct Shared {
     /// Told when one of these changes.
     health_changed: Notify,
     suppressed: Suppressed,
+    restarts: Restarts,
     feed: FeedIndex,
     metrics: StoreMetrics,
     /// Rows that cannot be read.
@@ -357,6 +363,7 @@ impl Shared {
             file_loss: RwLock::default(),
             health_changed: Notify::new(),
             suppressed: Suppressed::default(),
+            restarts: Restarts::default(),
             feed,
             metrics: StoreMetrics::default(),
             damage,

@@ -46,6 +46,8 @@ pub(super) enum Table {
     Messages,
     /// By message and the key of the event.
     Events,
+    /// By message and the number of the step.
+    Timeline,
     /// By message.
     OverturnedFailures,
     /// By organisation and position.
@@ -356,6 +358,10 @@ pub(super) trait Rows {
         sent_at: Timestamp,
     ) -> Result<(), Stop>;
 
+    /// Returns when this process took up a message that waited when the one before it ended, if the
+    /// message's timeline does not say so yet.
+    fn restarted_at(&self, id: MessageId) -> Option<Timestamp>;
+
     /// Counts something of an organisation once the transaction is durable.
     fn count(&mut self, organisation: OrganisationId, increment: Increment);
 
@@ -408,6 +414,7 @@ impl Table {
             Self::History => "history",
             Self::Messages => "messages",
             Self::Events => "events",
+            Self::Timeline => "timeline",
             Self::OverturnedFailures => "overturned_failures",
             Self::Feed => "feed",
         }

@@ -24,6 +24,7 @@ pub(super) enum TransferTable {
     IdempotencyKeys,
     SentMessages,
     Events,
+    Timeline,
     UnmatchedEvents,
     DeadLetters,
     OverturnedFailures,

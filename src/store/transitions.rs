@@ -23,6 +23,7 @@ use crate::store::record::{
 };
 use crate::store::rows::{InTable, Key, KeyRange, Rows, Stop, Table, read_all, split_timed, timed};
 use crate::store::suppressions;
+use crate::store::timeline;
 use crate::store::{Applied, Change, Reference, Report};
 
 /// How far our record of an acceptance may be from the provider's, either way: AWS refuses
@@ -60,18 +61,18 @@ pub(super) fn record(
         return Ok(Recorded::AlreadyFinal);
     };
     let attempts_before = message.attempts;
-    let lost_at = match &transition {
-        Transition::BodyLost { found_at, .. } => Some(*found_at),
-        Transition::Sent { .. }
-        | Transition::RetryLater { .. }
-        | Transition::Failed { .. }
-        | Transition::Suppressed => None,
-    };
+    let (mut lost_at, mut next_attempt_at) = (None, None);
+    match &transition {
+        Transition::BodyLost { found_at, .. } => lost_at = Some(*found_at),
+        Transition::RetryLater { next_attempt_at: next, .. } => next_attempt_at = *next,
+        Transition::Sent { .. } | Transition::Failed { .. } | Transition::Suppressed => {}
+    }
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
         if let Some(found_at) = lost_at {
             lost_messages::add(rows, 1, found_at)?;
         }
+        timeline::add(rows, &message, attempts_before, next_attempt_at, now)?;
         settle(rows, &mut message, now)?;
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
@@ -121,6 +122,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
             let row = encode_overturned(failure);
             rows.put(Table::OverturnedFailures, &Key::from(id), &row)?;
         }
+        timeline::add(rows, &message, before.attempts, None, now)?;
         settle(rows, &mut message, now)?;
     }
     if let Some(event) = &report.event {

@@ -62,21 +62,33 @@ function draw(message) {
   find("timeline").replaceChildren(...entries(message));
 }
 
+const STEPS = {
+  accepted: "pillarbox accepted it",
+  sent: "the provider accepted it",
+  restarted: "the service was restarted while it waited",
+};
+
 function entries(message) {
-  const found = [entry(message.createdAt, "accepted", "plain", "pillarbox accepted it")];
-  if (message.sentAt) found.push(entry(message.sentAt, "sent", "plain", "the provider accepted it"));
-  if (message.restartedAt) found.push(entry(message.restartedAt, "restarted", "plain", "the service was restarted while it waited"));
-  for (const event of message.events) {
-    const outcome = outcomeOfEvent(event.type);
-    const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);
-    found.push(entry(event.occurredAt, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail.join("\n")));
-  }
-  return found.sort((a, b) => Date.parse(a.firstChild.dateTime) - Date.parse(b.firstChild.dateTime));
+  return message.timeline.map((step) => {
+    const { at, what, event, attempt, count } = step;
+    if (event) {
+      const outcome = outcomeOfEvent(event.type);
+      const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);
+      return entry(at, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail.join("\n"));
+    }
+    if (count) return entry(null, `${count} attempts`, "plain", "not kept");
+    const word = what === "attempt_failed" ? `attempt ${attempt} failed` : what;
+    const tone = OUTCOMES[what] ?? "plain";
+    if (!step.code) return entry(at, word, tone, STEPS[what]);
+    const code = step.providerCode ? `${step.code} (${step.providerCode})` : step.code;
+    const next = step.nextAttemptAt ? `\nnext attempt at ${step.nextAttemptAt}` : "";
+    return entry(at, word, tone, code, step.message + next);
+  });
 }
 
 function entry(at, word, tone, text, detail) {
   const item = element("li", null, { class: tone });
-  item.append(when(at), element("strong", word), text ? `: ${text}` : "");
+  item.append(at ? when(at) : "", element("strong", word), text ? `: ${text}` : "");
   if (detail) item.append(element("small", detail));
   return item;
 }

@@ -244,7 +244,11 @@ async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
     let failed = |code, acceptance| Transition::Failed { failure: failure(code), acceptance };
     let unknown = FailureCode::OutcomeUnknown;
     let rejected = FailureCode::ProviderRejected;
-    let retry = |acceptance| Transition::RetryLater { failure: failure(unknown), acceptance };
+    let retry = |acceptance| Transition::RetryLater {
+        failure: failure(unknown),
+        acceptance,
+        next_attempt_at: None,
+    };
     let rows = [
         (None, Some(1)),
         (Some(retry(Acceptance::Possible)), Some(2)),
@@ -287,6 +291,7 @@ async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
         Transition::RetryLater {
             failure: Failure::new(FailureCode::OutcomeUnknown, "x"),
             acceptance: Acceptance::Possible,
+            next_attempt_at: None,
         },
     ];
     for outcome in late {

@@ -77,6 +77,7 @@ async fn each_change_is_reported_once_in_the_order_of_the_commits() {
     let retry = Transition::RetryLater {
         failure: Failure::new(FailureCode::ProviderThrottled, "slow"),
         acceptance: Acceptance::Excluded,
+        next_attempt_at: None,
     };
     assert_eq!(fixture.feed().await, [], "acceptance and retries are nothing to tell of");
     store.record(ids[0], 1, retry, START).await.unwrap();

@@ -71,6 +71,7 @@ const fn target(table: TransferTable) -> (&'static str, &'static [Type]) {
             ("imported_sent (ses_message_id, id, sent_at)", &[Type::TEXT, Type::UUID, Type::INT8])
         }
         T::Events => ("event (message, key, event)", &[Type::UUID, Type::BYTEA, Type::BYTEA]),
+        T::Timeline => ("timeline (message, number, step)", &[Type::UUID, Type::INT4, Type::BYTEA]),
         T::UnmatchedEvents => (
             "unmatched_event (ses_message_id, digest, received_at, event)",
             &[Type::TEXT, Type::BYTEA, Type::INT8, Type::BYTEA],

@@ -497,6 +497,10 @@ impl Rows for RowSet<'_> {
         Ok(())
     }
 
+    fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
+        self.shared.restarts.untold(id)
+    }
+
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
         self.changes.increments.push((organisation, increment));
     }

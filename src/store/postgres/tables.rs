@@ -77,6 +77,7 @@ const fn layout(table: Table) -> Layout {
         Table::History => ("history", &[Number("hour"), Number("organisation")], "counts", Nothing),
         Table::Messages => ("message", &[Id("id")], "record", Nothing),
         Table::Events => ("event", &[Id("message"), Bytes("key")], "event", Nothing),
+        Table::Timeline => ("timeline", &[Id("message"), Number("number")], "step", Nothing),
         Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
         Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
     };

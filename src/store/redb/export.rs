@@ -13,7 +13,8 @@ use crate::store::redb::tables::{
     API_KEYS, BY_ORGANISATION, CLOCK, DEAD_LETTERS, DOMAINS, EVENTS, FEED, FEED_ID, HISTORY,
     ID_LEAD, IDEMPOTENCY, KEY_USE, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES,
     LOST_MESSAGES_AT, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, OVERTURNED, PENDING, SENT,
-    SUPPRESSIONS, TIME_KEY, UNMATCHED, WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
+    SUPPRESSIONS, TIME_KEY, TIMELINE, UNMATCHED, WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING,
+    WEBHOOKS,
 };
 use crate::store::transfer::{CHUNK_ROWS, Chunk, Facts, Field, TransferTable};
 
@@ -126,6 +127,9 @@ impl Export<'_> {
         self.all(EVENTS, TransferTable::Events, |key, row| {
             let (id, key) = key.split_first_chunk()?;
             Some(vec![Field::Id(MessageId::from_bytes(*id)), bytes(key), bytes(row)])
+        })?;
+        self.all(TIMELINE, TransferTable::Timeline, |(id, number), row| {
+            Some(vec![Field::Id(MessageId::from_bytes(id)), Field::Number(number), bytes(row)])
         })?;
         self.all(UNMATCHED, TransferTable::UnmatchedEvents, |key, (received_at, row)| {
             let end = key.iter().position(|byte| *byte == 0)?;

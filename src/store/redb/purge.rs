@@ -85,6 +85,8 @@ fn purge_messages(
     let end = [last.as_bytes().as_slice(), &[u8::MAX; EventKey::BYTES]].concat();
     let run = first.as_slice()..=end.as_slice();
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
+    let run = (*first, 0)..=(*last.as_bytes(), u32::MAX);
+    batch.tables.timeline.open()?.retain_in(run, |_, _| false)?;
     feed::purge_overturned(&mut batch.tables, ids.start, last)?;
     Ok(messages.count)
 }

@@ -7,8 +7,8 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinitio
 use crate::domain::time::Timestamp;
 use crate::store::redb::tables::{
     API_KEYS, DEAD_LETTERS, DOMAINS, EVENTS, FEED, HISTORY, IdKey, MESSAGES, ORGANISATIONS,
-    OVERTURNED, OnDemand, Row, SUPPRESSIONS, Tables, TimedRow, UNMATCHED, WEBHOOK_CURSORS,
-    WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
+    OVERTURNED, OnDemand, Row, SUPPRESSIONS, TIMELINE, Tables, TimedRow, UNMATCHED,
+    WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
 };
 use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 
@@ -42,6 +42,7 @@ key_forms! {
     (u32, u64, u64): |key| (key.number(0), key.large(4), key.large(12));
     (u32, &'static str): |key| (key.number(0), key.text(4));
     IdKey: |key| *key.id(0).as_bytes();
+    (IdKey, u32): |key| (*key.id(0).as_bytes(), key.number(16));
     Row: |key| key.bytes();
 }
 
@@ -200,6 +201,7 @@ pub(super) fn published(table: Table) -> &'static dyn PublishedTable {
         Table::History => &HISTORY,
         Table::Messages => &MESSAGES,
         Table::Events => &EVENTS,
+        Table::Timeline => &TIMELINE,
         Table::OverturnedFailures => &OVERTURNED,
         Table::Feed => &FEED,
     }
@@ -222,6 +224,7 @@ impl Tables<'_> {
             Table::History => &mut self.history,
             Table::Messages => &mut self.messages,
             Table::Events => &mut self.events,
+            Table::Timeline => &mut self.timeline,
             Table::OverturnedFailures => &mut self.overturned,
             Table::Feed => &mut self.feed,
         }

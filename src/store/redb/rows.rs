@@ -140,7 +140,7 @@ impl RedbStore {
     /// Waits until snapshots show what is durable of a table.
     async fn shows(&self, table: Table) {
         // All others are published with each batch that changes them.
-        if matches!(table, Table::Messages | Table::Feed | Table::History) {
+        if matches!(table, Table::Messages | Table::Feed | Table::History | Table::Timeline) {
             self.published().await;
         }
     }
@@ -360,6 +360,10 @@ impl Rows for Batch<'_> {
         let key = (sent_at.unix_millis(), *id.as_bytes());
         let added = self.tables.sent.insert_later(key, ses_message_id.as_bytes());
         self.or_stop(added)
+    }
+
+    fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
+        self.shared.restarts.untold(id)
     }
 
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {

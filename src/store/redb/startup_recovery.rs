@@ -20,7 +20,8 @@ use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
 use crate::store::redb::tables::{IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
 use crate::store::redb::{OpenError, Shared, directory, feed, quarantine, write_lock};
-use crate::store::rows::Counter;
+use crate::store::rows::{Counter, Table};
+use crate::store::timeline;
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -136,6 +137,7 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     let live_keys = index.len();
     *write_lock(&shared.idempotency) = index;
     let Settled { bodies_lost, kept } = settled;
+    shared.restarts.note(now, kept.clone());
     Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
 }
 
@@ -195,6 +197,9 @@ fn settle_pending(
             let attempts = message.attempts;
             if message.record(attempts, transition) == Recorded::Changed {
                 lost += 1;
+                if let Some((key, row)) = timeline::end(&message, attempts, now) {
+                    tables.of(Table::Timeline).put(&key, &row)?;
+                }
                 if laid == Laid::Down {
                     feed.append(tables, &message, ReportedChange::Failed, now)?;
                 }

@@ -21,7 +21,7 @@ use crate::store::redb::changes::{
 use crate::store::redb::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 4;
+pub const FORMAT_VERSION: u64 = 5;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
@@ -153,6 +153,8 @@ tables! {
     /// Counts of what happened in each hour, by the hour's number and the organisation; those of all
     /// organisations together are under [`ALL_ORGANISATIONS`].
     history: HISTORY = "history" ((u32, u32) => Row) OnDemand,
+    /// Steps of messages' timelines: message and number of the step.
+    timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand,
 }
 
 /// The one key of [`CLOCK`].

@@ -36,6 +36,7 @@ fn lost_answer() -> Transition {
     Transition::RetryLater {
         failure: Failure::new(FailureCode::OutcomeUnknown, "the answer was lost"),
         acceptance: Acceptance::Possible,
+        next_attempt_at: None,
     }
 }
 

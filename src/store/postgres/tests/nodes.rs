@@ -357,8 +357,11 @@ async fn a_call_that_takes_long_shows_on_other_nodes_until_it_ends() {
     assert_eq!(listed().await, [(id, Some(1)), (quick, None)]);
 
     let failure = Failure::new(FailureCode::ProviderUnavailable, "it cannot be reached");
-    let retry =
-        Transition::RetryLater { failure: failure.clone(), acceptance: Acceptance::Excluded };
+    let retry = Transition::RetryLater {
+        failure: failure.clone(),
+        acceptance: Acceptance::Excluded,
+        next_attempt_at: None,
+    };
     holder.record(id, 0, retry.clone(), START).await.unwrap();
     let waiting = read(id).await;
     assert_eq!((waiting.calling, waiting.failure()), (None, Some(&failure)));

@@ -73,7 +73,7 @@ impl Behind {
 
 fn retry() -> Transition {
     let failure = Failure::new(FailureCode::ProviderUnavailable, "it cannot be reached");
-    Transition::RetryLater { failure, acceptance: Acceptance::Excluded }
+    Transition::RetryLater { failure, acceptance: Acceptance::Excluded, next_attempt_at: None }
 }
 
 fn sent() -> Transition {

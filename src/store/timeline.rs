@@ -1,0 +1,84 @@
+//! Timelines of messages: the steps that neither the record nor the events tell.
+//!
+//! A step's number says where it belongs, so that one that is written twice is there once: an attempt
+//! that failed has twice its own number, a restart the one before the attempt that followed it, and
+//! an end the last.
+
+use crate::domain::id::MessageId;
+use crate::domain::message::{Message, State};
+use crate::domain::time::Timestamp;
+use crate::domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
+use crate::store::record::timeline::{decode_step, encode_step};
+use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
+use crate::store::{Store, StoreError};
+
+const fn of_attempt(attempt: u32) -> u32 {
+    2 * attempt
+}
+
+const fn of_restart_before(attempt: u32) -> u32 {
+    2 * attempt - 1
+}
+
+const fn of_end_after(attempts: u32) -> u32 {
+    2 * attempts + 2
+}
+
+/// Adds what a message has come to by the rule that has just changed it. Before that it had made
+/// `attempts_before` attempts.
+pub(super) fn add(
+    rows: &mut dyn Rows,
+    message: &Message,
+    attempts_before: u32,
+    next_attempt_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Stop> {
+    let (id, attempts) = (message.id, message.attempts);
+    let attempt = (attempts > attempts_before).then_some(attempts);
+    if let Some(at) = rows.restarted_at(id) {
+        let followed_by = attempt.unwrap_or(attempts + 1);
+        put(rows, id, of_restart_before(followed_by), &Step::restart(at))?;
+    }
+    if let Some((key, row)) = end(message, attempts_before, now) {
+        return rows.put(Table::Timeline, &key, &row);
+    }
+    let (Some(attempt), State::Queued { last_failure, .. }) = (attempt, &message.state) else {
+        return Ok(());
+    };
+    let (kind, failure) = (StepKind::AttemptFailed, last_failure.clone());
+    let step = Step { at: now, kind, attempt: Some(attempt), failure, next_attempt_at };
+    put(rows, id, of_attempt(attempt), &step)?;
+    if let Some(old) = attempt.checked_sub(LAST_ATTEMPTS).filter(|old| *old > FIRST_ATTEMPTS) {
+        for number in [of_restart_before(old), of_attempt(old)] {
+            rows.remove(Table::Timeline, &Key::from((id, number)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the row of the end that a message has come to, unless that is its acceptance by the
+/// provider: the record has that.
+pub(super) fn end(message: &Message, attempts_before: u32, now: Timestamp) -> Option<KeyedRow> {
+    let attempt = (message.attempts > attempts_before).then_some(message.attempts);
+    let step = Step::end(message, attempt, now)?;
+    Some((Key::from((message.id, of_end_after(message.attempts))), encode_step(&step)))
+}
+
+fn put(rows: &mut dyn Rows, id: MessageId, number: u32, step: &Step) -> Result<(), Stop> {
+    rows.put(Table::Timeline, &Key::from((id, number)), &encode_step(step))
+}
+
+impl Store {
+    /// Steps of a message's timeline, in their order. Rows that cannot be read are left out.
+    pub async fn steps(&self, id: MessageId) -> Result<Vec<Step>, StoreError> {
+        let rows = self.rows(Table::Timeline, KeyRange::of(id), usize::MAX).await?;
+        let read = rows.iter().map(|(_, row)| decode_step(row).in_table(Table::Timeline, id));
+        Ok(read.filter_map(|step| self.damage().left_out(step)).collect())
+    }
+
+    /// When this process went on with a message that waited when the one before it ended, if its
+    /// timeline does not say so yet.
+    pub fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
+        self.restarts().untold(id)
+    }
+}
