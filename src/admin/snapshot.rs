@@ -110,8 +110,8 @@ pub struct TaskFaults {
     pub task: &'static str,
     /// Number of faults.
     pub count: u64,
-    /// The last one, if it was within [`LATELY`](crate::admin::conditions::LATELY).
-    pub recent: Option<String>,
+    /// True if the last one was within [`LATELY`](crate::admin::conditions::LATELY).
+    pub is_recent: bool,
 }
 
 /// Whether the store takes writes.

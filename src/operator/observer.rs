@@ -244,8 +244,8 @@ impl LiveView for Observer {
 
 fn faults_of(task: Task) -> TaskFaults {
     let Faults { count, last } = task.faults();
-    let recent = last.filter(|(at, _)| at.elapsed() < LATELY).map(|(_, fault)| fault);
-    TaskFaults { task: task.name(), count, recent }
+    let is_recent = last.is_some_and(|at| at.elapsed() < LATELY);
+    TaskFaults { task: task.name(), count, is_recent }
 }
 
 /// Need of this node for the pace that all nodes share.

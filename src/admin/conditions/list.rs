@@ -523,14 +523,10 @@ pub(super) static OBSERVED: [Definition; 25] = [
         "A background task failed by a fault in the service; it begins again by itself",
         "Look for errors in the log, and report them. If it fails again and again, restart the \
          service: pillarbox restart",
-        |s, found| for one in &s.task_faults {
-            if let Some(fault) = &one.recent {
-                found.says(format!(
-                    "The background task {} failed {} since the start, and begins again ({fault})",
-                    one.task,
-                    several(one.count, "time"),
-                ));
-            }
+        |s, found| for one in s.task_faults.iter().filter(|one| one.is_recent) {
+            found.says(format!(
+                "The background task {} failed {} since the start, and begins again",
+                one.task, several(one.count, "time")));
         },
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
