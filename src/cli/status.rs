@@ -226,7 +226,7 @@ fn shown(status: &ServiceStatus) -> String {
         let style = match name {
             "condition" | "clock" | "lost messages" | "damaged rows" | "damaged row"
             | "unmatched events" | "dead letters" | "events trouble" | "account" => output::WARNING,
-            "store" if status.store != StoreHealth::Writable => output::BAD,
+            "store" if status.store != StoreHealth::Writable || status.store_silent => output::BAD,
             "conditions" if !critical_codes(status).is_empty() => output::BAD,
             _ => Style::new(),
         };
@@ -271,6 +271,10 @@ fn store(status: &ServiceStatus) -> String {
         StoreHealth::Refusing => {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
              disk, or repair it; the store then goes on by itself"
+        }
+        StoreHealth::Writable if status.store_silent => {
+            "does not answer. Lost messages and waiting events below are those of its last answer. \
+             Check the disk, or the database and the network to it"
         }
         StoreHealth::Writable if has(status, "store_refusing") => {
             "takes writes now, and refused some within the last minute: those requests were answered \
@@ -590,6 +594,16 @@ mod tests {
             assert_eq!(critical_codes(&status), [code], "it is told of once");
         }
         assert_eq!(critical(&status(StoreHealth::Writable)), None);
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_told_of() {
+        let mut status = status(StoreHealth::Writable);
+        assert_eq!(super::store(&status), "takes writes");
+        status.store_silent = true;
+        assert!(super::store(&status).starts_with("does not answer."));
+        status.store = StoreHealth::Refusing;
+        assert!(super::store(&status).starts_with("refuses writes"), "it says more");
     }
 
     #[test]

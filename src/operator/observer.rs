@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::admin::conditions::{self, LATELY, STORE_FAILED};
 use crate::admin::live::{Cancelling, LiveView, Looking};
@@ -34,6 +34,8 @@ use crate::tasks::{Faults, Task};
 use crate::webhooks::Webhooks;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait of an operator for new answers of the store.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Snapshots without a message after which other nodes may have this one's part of the pace.
 const IDLE_LOOKS: usize = 10;
 
@@ -94,10 +96,13 @@ impl Observer {
         }
     }
 
-    /// Returns a snapshot, with new answers of the store.
+    /// Returns a snapshot, with new answers of the store. If these do not come in time, it has the
+    /// last ones.
     pub(super) async fn observe(&self) -> Snapshot {
-        self.ask_store().await;
-        self.whole()
+        let is_silent = timeout(PATIENCE, self.ask_store()).await.is_err();
+        let mut snapshot = self.whole();
+        snapshot.stored.is_silent = is_silent;
+        snapshot
     }
 
     /// Returns what nothing has to be waited for: no answer of the store, no file.
