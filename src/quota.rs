@@ -204,14 +204,15 @@ fn rate(max_rate: MaxRate, account: Option<f64>) -> Rate {
     })
 }
 
-/// Refreshes the rate for as long as it is polled.
+/// Refreshes the rate for as long as it is polled. What SES told last of the account's is in `told`,
+/// so that it still holds if this begins again.
 pub async fn run(
     ses: SesClient,
     dispatcher: Arc<Dispatcher<SesClient>>,
     mut max_rate: watch::Receiver<MaxRate>,
+    told: watch::Sender<Option<f64>>,
     check: watch::Sender<AccountCheck>,
 ) {
-    let mut last = None;
     loop {
         let asked = Instant::now();
         let answer = ses.account().await;
@@ -219,9 +220,9 @@ pub async fn run(
         let said = evidence(&answer);
         let pause = match answer {
             Ok(account) => {
-                if last != Some(account.max_send_rate) {
+                let now = Some(account.max_send_rate);
+                if told.send_replace(now) != now {
                     log_rate(account.max_send_rate);
-                    last = Some(account.max_send_rate);
                 }
                 apply(&dispatcher, &account, *max_rate.borrow_and_update());
                 INTERVAL
@@ -243,7 +244,7 @@ pub async fn run(
             () = doubted(&dispatcher) => {}
             Ok(()) = max_rate.changed() => {
                 // Holds at once, also where SES cannot be asked. What it last told still holds.
-                dispatcher.set_rate(rate(*max_rate.borrow_and_update(), last));
+                dispatcher.set_rate(rate(*max_rate.borrow_and_update(), *told.borrow()));
             }
         }
     }

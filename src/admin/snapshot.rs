@@ -110,8 +110,8 @@ pub struct TaskFaults {
     pub task: &'static str,
     /// Number of faults.
     pub count: u64,
-    /// The last one, if it was within [`LATELY`](crate::admin::conditions::LATELY).
-    pub recent: Option<String>,
+    /// True if the last one was within [`LATELY`](crate::admin::conditions::LATELY).
+    pub is_recent: bool,
 }
 
 /// Whether the store takes writes.
@@ -283,6 +283,8 @@ pub struct Recent {
 /// Answers of the store to questions that may take long. What it could not tell is `None`.
 #[derive(Debug, Clone)]
 pub struct Stored {
+    /// True if newer answers did not come in time.
+    pub is_silent: bool,
     /// Reports of the provider that wait.
     pub backlog: Option<EventBacklog>,
     /// Id and reason of the newest document that could not be read.
@@ -296,6 +298,7 @@ pub struct Stored {
 impl Default for Stored {
     fn default() -> Self {
         Self {
+            is_silent: false,
             backlog: None,
             newest_letter: None,
             lost: Err(StoreError::Unavailable),
@@ -325,7 +328,8 @@ impl Stored {
                 newest.map(|newest| format!("{:.ID_CHARS$}: {}", newest.id(), newest.reason))
             }
         };
-        Self { backlog, newest_letter, lost, oldest: oldest.ok().flatten() }
+        let oldest = oldest.ok().flatten();
+        Self { is_silent: false, backlog, newest_letter, lost, oldest }
     }
 }
 

@@ -47,6 +47,10 @@ pub struct ServiceStatus {
     pub certificate: Option<Certificate>,
     /// Whether the store takes writes.
     pub store: StoreHealth,
+    /// True if the store did not answer in time. Lost messages and events that wait are then those of
+    /// its last answer.
+    #[serde(default)]
+    pub store_silent: bool,
     /// Rows of the data file that cannot be read.
     pub damaged: Damaged,
     /// Doubt of the clock that holds windows back, if there is one.
@@ -309,6 +313,7 @@ pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Re
         smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
         certificate: None,
         store: store.health().into(),
+        store_silent: stored.is_silent,
         damaged: Damaged {
             count: rows.len(),
             rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect(),

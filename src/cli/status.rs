@@ -120,9 +120,16 @@ fn critical(status: &ServiceStatus) -> Option<String> {
     }
 }
 
+/// Codes of the critical conditions. What an older service says of its store is newer than its list.
 fn critical_codes(status: &ServiceStatus) -> Vec<&str> {
+    let mut codes = match status.store {
+        StoreHealth::Writable => Vec::new(),
+        StoreHealth::Refusing => vec!["store_refusing"],
+        StoreHealth::FileGone | StoreHealth::FileReplaced | StoreHealth::FileWrittenOver => {
+            vec!["data_file_lost"]
+        }
+    };
     let critical = status.conditions.iter().filter(|one| one.severity == Severity::Critical);
-    let mut codes = Vec::new();
     for code in critical.map(|one| &*one.code) {
         if !codes.contains(&code) {
             codes.push(code);
@@ -219,7 +226,7 @@ fn shown(status: &ServiceStatus) -> String {
         let style = match name {
             "condition" | "clock" | "lost messages" | "damaged rows" | "damaged row"
             | "unmatched events" | "dead letters" | "events trouble" | "account" => output::WARNING,
-            "store" if status.store != StoreHealth::Writable => output::BAD,
+            "store" if status.store != StoreHealth::Writable || status.store_silent => output::BAD,
             "conditions" if !critical_codes(status).is_empty() => output::BAD,
             _ => Style::new(),
         };
@@ -264,6 +271,10 @@ fn store(status: &ServiceStatus) -> String {
         StoreHealth::Refusing => {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
              disk, or repair it; the store then goes on by itself"
+        }
+        StoreHealth::Writable if status.store_silent => {
+            "does not answer. Lost messages and waiting events below are those of its last answer. \
+             Check the disk, or the database and the network to it"
         }
         StoreHealth::Writable if has(status, "store_refusing") => {
             "takes writes now, and refused some within the last minute: those requests were answered \
@@ -543,8 +554,57 @@ pub(super) fn confirmed(confirmed: &ClockConfirmed) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
+
     use super::*;
-    use crate::admin::conditions::definitions;
+    use crate::admin::conditions::{Condition, definitions};
+
+    /// Status of a service whose store is like this, as a version answers that names no condition.
+    fn status(store: StoreHealth) -> ServiceStatus {
+        let answer = json!({
+            "version": "0", "uptimeSeconds": 1, "smtpListeners": [], "store": store,
+            "damaged": {"count": 0, "rows": []}, "events": {}, "conditions": [],
+            "counts": {"organisations": 0, "keys": 0, "domains": 0, "domainsPending": 0},
+        });
+        serde_json::from_value(answer).unwrap()
+    }
+
+    #[test]
+    fn a_store_that_takes_no_writes_is_critical_before_a_condition_says_so() {
+        let is_critical = |code| {
+            let mut of_it = definitions().filter(|one| one.code == code);
+            of_it.all(|one| one.severity == Severity::Critical)
+        };
+        for (store, code) in [
+            (StoreHealth::Refusing, "store_refusing"),
+            (StoreHealth::FileGone, "data_file_lost"),
+            (StoreHealth::FileReplaced, "data_file_lost"),
+            (StoreHealth::FileWrittenOver, "data_file_lost"),
+        ] {
+            let mut status = status(store);
+            assert!(is_critical(code) && has_lines(code), "{code}");
+            assert_eq!(critical_codes(&status), [code]);
+            status.conditions.push(Condition {
+                code: code.to_owned(),
+                message: String::new(),
+                advice: String::new(),
+                severity: Severity::Critical,
+                ready: false,
+            });
+            assert_eq!(critical_codes(&status), [code], "it is told of once");
+        }
+        assert_eq!(critical(&status(StoreHealth::Writable)), None);
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_told_of() {
+        let mut status = status(StoreHealth::Writable);
+        assert_eq!(super::store(&status), "takes writes");
+        status.store_silent = true;
+        assert!(super::store(&status).starts_with("does not answer."));
+        status.store = StoreHealth::Refusing;
+        assert!(super::store(&status).starts_with("refuses writes"), "it says more");
+    }
 
     #[test]
     fn what_a_stop_would_lose_is_told_with_its_reasons() {

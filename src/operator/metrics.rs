@@ -159,7 +159,7 @@ static METRICS: [Metric; 68] = [
         |s| flag(certificate(s)?.is_refused)),
     counters("pillarbox_closed_keyless_connections",
         "Client connections without a valid key that were closed for want of room, by reason: idle \
-         and incomplete ones made room for new ones, refused ones were new",
+         and incomplete ones made room for new ones, refused ones were new.",
         |s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed))),
     gauge("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         |s| size(s.sending.pending.messages)),
@@ -226,7 +226,7 @@ static METRICS: [Metric; 68] = [
     gauge("pillarbox_store_oldest_record_timestamp_seconds",
         "Time of the oldest record. Records are deleted after 90 days.",
         |s| s.stored.oldest.map(|at| unix_seconds(at.into()))),
-    counters("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop",
+    counters("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop.",
         |s| s.task_faults.iter().map(|one| (vec![("task", one.task.to_owned())], one.count)).collect()),
     gauges("pillarbox_nodes", "Nodes on the same store, by their state.", nodes),
     gauge("pillarbox_node_share", "This node's part of the pace of all nodes, from 0 to 1.",
@@ -422,6 +422,12 @@ mod tests {
     use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
+
+    #[test]
+    fn help_is_a_sentence() {
+        let others = METRICS.iter().filter(|metric| !metric.help.ends_with('.'));
+        assert_eq!(others.map(|metric| metric.name).collect::<Vec<_>>(), [""; 0]);
+    }
 
     #[test]
     fn counters_are_named_as_their_samples_and_gauges_stay_as_they_are() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::admin::conditions::{self, LATELY, STORE_FAILED};
 use crate::admin::live::{Cancelling, LiveView, Looking};
@@ -34,6 +34,8 @@ use crate::tasks::{Faults, Task};
 use crate::webhooks::Webhooks;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait of an operator for new answers of the store.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Snapshots without a message after which other nodes may have this one's part of the pace.
 const IDLE_LOOKS: usize = 10;
 
@@ -94,10 +96,13 @@ impl Observer {
         }
     }
 
-    /// Returns a snapshot, with new answers of the store.
+    /// Returns a snapshot, with new answers of the store. If these do not come in time, it has the
+    /// last ones.
     pub(super) async fn observe(&self) -> Snapshot {
-        self.ask_store().await;
-        self.whole()
+        let is_silent = timeout(PATIENCE, self.ask_store()).await.is_err();
+        let mut snapshot = self.whole();
+        snapshot.stored.is_silent = is_silent;
+        snapshot
     }
 
     /// Returns what nothing has to be waited for: no answer of the store, no file.
@@ -244,8 +249,8 @@ impl LiveView for Observer {
 
 fn faults_of(task: Task) -> TaskFaults {
     let Faults { count, last } = task.faults();
-    let recent = last.filter(|(at, _)| at.elapsed() < LATELY).map(|(_, fault)| fault);
-    TaskFaults { task: task.name(), count, recent }
+    let is_recent = last.is_some_and(|at| at.elapsed() < LATELY);
+    TaskFaults { task: task.name(), count, is_recent }
 }
 
 /// Need of this node for the pace that all nodes share.

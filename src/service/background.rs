@@ -155,8 +155,10 @@ pub(super) fn follow_quota(
     let (max_rate, rates) = watch::channel(config.sending.max_rate);
     let (check, account) = watch::channel(AccountCheck::Unasked);
     let (ses, dispatcher) = (ses.clone(), Arc::clone(dispatcher));
+    let told = watch::Sender::default();
     tasks.spawn(Task::Quota.again(move || {
-        quota::run(ses.clone(), Arc::clone(&dispatcher), rates.clone(), check.clone())
+        let dispatcher = Arc::clone(&dispatcher);
+        quota::run(ses.clone(), dispatcher, rates.clone(), told.clone(), check.clone())
     }));
     (max_rate, account)
 }

@@ -350,12 +350,12 @@ pub(super) static OBSERVED: [Definition; 25] = [
             let failing = s.endpoints.iter().filter(|(webhook, status)| {
                 webhook.state == WebhookState::Active && status.is_failing()
             });
-            for (webhook, status) in failing.take(MAX_WEBHOOKS_TOLD) {
+            endpoints(found, failing, "do not take events", |found, (webhook, status)| {
                 let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
                 let answer = status.last.as_ref().map_or("no answer", |last| &last.answer);
                 let message = format!("Endpoint {id} of {name} does not take events ({answer})");
                 found.names(message, "ID", &id);
-            }
+            });
         },
     ),
     warning("webhook_gone", Rules(&["PillarboxWebhookGone"]),
@@ -367,12 +367,12 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 WebhookState::Paused { by: PausedBy::Endpoint, since } => Some((webhook, since)),
                 WebhookState::Paused { by: PausedBy::Operator, .. } | WebhookState::Active => None,
             });
-            for (webhook, since) in gone.take(MAX_WEBHOOKS_TOLD) {
+            endpoints(found, gone, "answered 410", |found, (webhook, since)| {
                 let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
                 let message = format!(
                     "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
                 found.names(message, "ID", &id);
-            }
+            });
         },
     ),
     notice("tracking_not_overridden",
@@ -523,14 +523,10 @@ pub(super) static OBSERVED: [Definition; 25] = [
         "A background task failed by a fault in the service; it begins again by itself",
         "Look for errors in the log, and report them. If it fails again and again, restart the \
          service: pillarbox restart",
-        |s, found| for one in &s.task_faults {
-            if let Some(fault) = &one.recent {
-                found.says(format!(
-                    "The background task {} failed {} since the start, and begins again ({fault})",
-                    one.task,
-                    several(one.count, "time"),
-                ));
-            }
+        |s, found| for one in s.task_faults.iter().filter(|one| one.is_recent) {
+            found.says(format!(
+                "The background task {} failed {} since the start, and begins again",
+                one.task, several(one.count, "time")));
         },
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
@@ -607,6 +603,24 @@ pub(super) static OBSERVED: [Definition; 25] = [
         },
     ),
 ];
+
+/// Tells of endpoints one by one, and of those beyond the limit by their number.
+fn endpoints<T>(
+    found: &mut Finder<'_>,
+    mut all: impl Iterator<Item = T>,
+    what: &str,
+    tell: impl Fn(&mut Finder<'_>, T),
+) {
+    for one in all.by_ref().take(MAX_WEBHOOKS_TOLD) {
+        tell(found, one);
+    }
+    let others = all.count();
+    if others > 0 {
+        let message =
+            format!("Other endpoints that {what}, besides those that are named: {others}");
+        found.advises(message, "List them with: pillarbox webhook list".to_owned());
+    }
+}
 
 fn fill(s: &Snapshot) -> Fill {
     Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)

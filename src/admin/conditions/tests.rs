@@ -4,9 +4,13 @@ use super::*;
 use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::{DailyQuota, RecentCalls};
+use crate::domain::feed::FeedTypes;
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook::{
+    PausedBy, SigningSecret, Webhook, WebhookId, WebhookState, WebhookUrl,
+};
 use crate::http::tls::{CertificateFault, CertificateTrouble};
 use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
@@ -14,6 +18,7 @@ use crate::store::metrics::SLOW_COMMIT;
 use crate::store::{
     CLOCKS_DIFFER, DatabaseStatus, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom, Standby,
 };
+use crate::webhooks::EndpointStatus;
 
 use Readiness::NotReady;
 use Severity::{Critical, Notice, Warning};
@@ -308,6 +313,40 @@ fn silent_nodes_a_lost_standby_and_clocks_that_differ_are_told_of() {
     assert_eq!(told(Standby::Lost, 0), ["standby_lost"]);
     assert_eq!(told(Standby::None, 5_001), ["clocks_differ"]);
     assert_eq!(told(Standby::None, -5_001), ["clocks_differ"]);
+}
+
+#[test]
+fn endpoints_beyond_the_limit_are_told_by_their_number() {
+    let since = Timestamp::from_unix_millis(0);
+    let told = |count, state| {
+        let failing = EndpointStatus { failures_in_a_row: 3, ..EndpointStatus::default() };
+        let endpoint = |number| Webhook {
+            id: WebhookId(number),
+            organisation: OrganisationId(number),
+            url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+            types: FeedTypes::default(),
+            authority: None,
+            created_at: since,
+            secret: SigningSecret::generate().unwrap(),
+            replaced: None,
+            state,
+        };
+        with(|s| s.endpoints = (0..count).map(|one| (endpoint(one), failing.clone())).collect())
+    };
+    let limit = u32::try_from(MAX_WEBHOOKS_TOLD).unwrap();
+    for (state, code, end) in [
+        (WebhookState::Active, "webhook_failing", "do not take events"),
+        (WebhookState::Paused { by: PausedBy::Endpoint, since }, "webhook_gone", "answered 410"),
+    ] {
+        let all = told(limit, state);
+        assert_eq!(all.len(), MAX_WEBHOOKS_TOLD);
+        assert!(all.iter().all(|one| one.message.starts_with("Endpoint ")), "{all:?}");
+        let most = told(limit + 3, state);
+        assert_eq!(most.len(), MAX_WEBHOOKS_TOLD + 1);
+        assert!(most.iter().all(|one| one.code == code && one.severity == Warning), "{most:?}");
+        let others = format!("Other endpoints that {end}, besides those that are named: 3");
+        assert_eq!(most[MAX_WEBHOOKS_TOLD].message, others);
+    }
 }
 
 #[test]

@@ -167,7 +167,8 @@ impl RedbStore {
     }
 }
 
-/// Returns true if a run of the table may have so many rows that others would wait for the read.
+/// Returns true if a run of the table may have so many or so large rows that others would wait for
+/// the read.
 const fn takes_long(table: Table) -> bool {
     matches!(
         table,
@@ -176,6 +177,7 @@ const fn takes_long(table: Table) -> bool {
             | Table::History
             | Table::Messages
             | Table::Feed
+            | Table::DeadLetters
     )
 }
 

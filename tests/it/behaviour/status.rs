@@ -1,11 +1,13 @@
 //! What keeps mail from going out reads plainly in `pillarbox status` and on the records.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{Fault, Faults, Options};
 
 use serde_json::json;
 
+use crate::behaviour::operator::metrics;
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
 
 /// Waits until the status says this, and gives the whole of it. It exits with 1 if that is critical.
@@ -54,6 +56,32 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
     server.wait_for(&second, "sent").await;
     let status = status_with(&site, "takes messages").await;
     assert!(status.contains("would probably lose no message"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_answer_does_not_hold_the_status_up() {
+    const LOCKED: Duration = Duration::from_secs(7);
+    let site = Site::new().await;
+    // A data file cannot be made to hang.
+    let Some(database) = site.database() else { return };
+    let server = site.start();
+    status_with(&site, "takes writes").await;
+    let lock = thread::spawn(move || {
+        let seconds = LOCKED.as_secs();
+        database.run(&format!(
+            "BEGIN; LOCK TABLE dead_letter IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep({seconds}); COMMIT"
+        ))
+    });
+    status_with(&site, "does not answer").await;
+    let asked = Instant::now();
+    let status = String::from_utf8(site.run(&["status"]).stdout).unwrap();
+    assert!(status.contains("does not answer"), "{status}");
+    assert!(asked.elapsed() < LOCKED / 2, "{:?}", asked.elapsed());
+    let metrics = metrics(&server).await;
+    assert!(metrics.contains_key("pillarbox_dead_letters"), "the last answer: {metrics:?}");
+    assert!(asked.elapsed() < LOCKED / 2 + Duration::from_secs(1), "{:?}", asked.elapsed());
+    lock.join().unwrap();
+    status_with(&site, "takes writes").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
