@@ -45,6 +45,7 @@ mod stop;
 mod systemd;
 #[cfg(debug_assertions)]
 mod tasks;
+mod timeline;
 pub(crate) mod tls;
 mod tracking;
 mod windows;

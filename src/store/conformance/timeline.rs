@@ -59,7 +59,7 @@ async fn failed_attempts_and_ends_are_kept_as_they_happened() {
         failure: Some(throttled()),
         next_attempt_at: Some(next),
     };
-    assert_eq!(store.steps(id).await.unwrap(), [failed.clone()]);
+    assert_eq!(store.steps(id).await.unwrap(), std::slice::from_ref(&failed));
     let without_text = encode_step(&Step { failure: None, ..failed }).len() + 3;
     let key = size_of::<MessageId>() + size_of::<u32>();
     assert!(key + without_text <= 60, "{without_text}");

@@ -44,7 +44,7 @@ async fn an_organisation_learns_nothing_of_another() {
     server.wait_for(&mine, "sent").await;
     // As if it had never been: the same bytes as for an id that nobody has.
     let nobodys = "0190b6a0-0000-7000-8000-000000000000";
-    for suffix in ["", "/events"] {
+    for suffix in ["", "/events", "/timeline"] {
         let hidden = get(&server, &other, &format!("/emails/{mine}{suffix}")).await;
         let absent = get(&server, &other, &format!("/emails/{nobodys}{suffix}")).await;
         assert_eq!(hidden, absent);

@@ -79,7 +79,7 @@ async fn organisations_share_no_keys_and_no_messages() {
     let get = |path: String, key: &str| {
         server.client.get(format!("{}{path}", server.base)).bearer_auth(key)
     };
-    for path in [format!("/emails/{mine}"), format!("/emails/{mine}/events")] {
+    for path in ["", "/events", "/timeline"].map(|suffix| format!("/emails/{mine}{suffix}")) {
         let hidden = get(path, &other).send().await.unwrap().text().await.unwrap();
         let absent = get("/emails/0190b6a0-0000-7000-8000-000000000000".to_owned(), &other);
         assert_eq!(hidden, absent.send().await.unwrap().text().await.unwrap());

@@ -15,7 +15,7 @@ async fn whatever_cannot_be_read_is_not_found_in_the_same_bytes() {
     // `..` is none of them: a client makes `/events` of `/emails/../events`, which is the feed.
     for id in ["1", "0190b6a0-0000-7000-8000-000000000000", &upper, &plain, "%00", "...", "\u{e9}"]
     {
-        for suffix in ["", "/events"] {
+        for suffix in ["", "/events", "/timeline"] {
             let response = server.get(&format!("/emails/{id}{suffix}")).send().await.unwrap();
             let status = response.status();
             answers.push((status, response.text().await.unwrap()));

@@ -72,7 +72,13 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         assert_eq!(got, expected(404, "NotFound", None), "{path}");
         let (_, answered) = answer(server.get(path).send().await.unwrap()).await;
         let message = answered["error"]["message"].as_str().unwrap();
-        for there in ["/emails/batch", "/emails/{id}/events", "/events", "/openapi.json"] {
+        for there in [
+            "/emails/batch",
+            "/emails/{id}/events",
+            "/emails/{id}/timeline",
+            "/events",
+            "/openapi.json",
+        ] {
             assert!(message.contains(there), "{path}: {message}");
         }
     }
@@ -82,6 +88,7 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         (Method::POST, "/emails/1", "GET"),
         (Method::DELETE, "/emails/1", "GET"),
         (Method::POST, "/emails/1/events", "GET"),
+        (Method::POST, "/emails/1/timeline", "GET"),
         (Method::GET, "/emails/batch", "POST"),
         (Method::POST, "/events", "GET"),
         (Method::POST, "/openapi.json", "GET"),

@@ -43,14 +43,17 @@ async fn a_key_replays_until_24_hours_are_over() {
 async fn a_record_is_read_until_90_days_are_over_whether_or_not_it_was_purged() {
     let place = start().await;
     let (id, _) = send(&place, "k").await;
-    let (path, events) = (format!("/emails/{id}"), format!("/emails/{id}/events"));
+    let [path, events, timeline] =
+        ["", "/events", "/timeline"].map(|suffix| format!("/emails/{id}{suffix}"));
     place.clock.advance((DAY * 90).saturating_sub(MILLISECOND));
     assert_eq!(get(&place, &path).await.0, 200);
     assert_eq!(get(&place, &events).await.0, 200);
+    assert_eq!(get(&place, &timeline).await.0, 200);
     place.clock.advance(MILLISECOND);
     let absent = get(&place, "/emails/0190b6a0-0000-7000-8000-000000000000").await;
     assert_eq!(get(&place, &path).await, absent);
     assert_eq!(get(&place, &events).await, absent);
+    assert_eq!(get(&place, &timeline).await, absent);
     place.service.stop().await;
 }
 
