@@ -122,7 +122,9 @@ impl Store {
     ) -> Result<(FeedPage, Option<Turn>), StoreError> {
         let OrganisationId(number) = query.organisation;
         let mut page = FeedPage { entries: Vec::new(), next: after };
-        let mut step = query.limit.clamp(1, FIRST_LOOK);
+        // Of some types alone there may be few.
+        let is_all = query.types == FeedTypes::ALL;
+        let mut step = if is_all { query.limit.clamp(1, FIRST_LOOK) } else { FIRST_LOOK };
         // Whoever has seen the last entry needs no look at the rows.
         while after < self.feed_end(query.organisation) {
             let end = Key::from((number, self.feed_shown().number().saturating_add(1)));

@@ -384,7 +384,8 @@ impl Shared {
             QueryError::Row(_)
             | QueryError::NotMade
             | QueryError::Silent { .. }
-            | QueryError::InDoubt => return,
+            | QueryError::InDoubt
+            | QueryError::Endless => return,
             _ => {}
         }
         if error.is_refusal() {

@@ -4,6 +4,7 @@
 //! nothing but rows. An engine that has not read a row that the rule asks for stops it with
 //! [`Stop::Unread`], reads the row and runs the rule from its start.
 
+use std::ops::{Bound, RangeBounds as _};
 use std::sync::Arc;
 
 use crate::domain::feed::FeedPosition;
@@ -231,8 +232,14 @@ impl KeyRange {
 
     /// Returns true if the key is in the run.
     pub(super) fn contains(&self, key: &Key) -> bool {
-        let is_above = if self.is_after { *key > self.from } else { *key >= self.from };
-        is_above && self.end.as_ref().is_none_or(|end| key < end)
+        self.bounds().contains(key)
+    }
+
+    /// Returns the run as a map has it.
+    pub(super) fn bounds(&self) -> (Bound<&Key>, Bound<&Key>) {
+        let from = &self.from;
+        let from = if self.is_after { Bound::Excluded(from) } else { Bound::Included(from) };
+        (from, self.end.as_ref().map_or(Bound::Unbounded, Bound::Excluded))
     }
 
     /// The same keys after this one.

@@ -3,6 +3,8 @@
 //! A filter in memory knows of almost every address that it is not suppressed. It only narrows
 //! down: for a hit the row is read, so an answer is never a matter of chance.
 
+use std::sync::Arc;
+
 use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::store::damage::{Damage, damaged_suppression};
@@ -50,7 +52,8 @@ impl Store {
         &self,
         suppressions: Vec<(Option<OrganisationId>, Suppression)>,
     ) -> Result<Vec<Change>, StoreError> {
-        let count = suppressions.len();
+        let suppressions: Arc<[_]> = suppressions.into();
+        let (count, all) = (suppressions.len(), Arc::clone(&suppressions));
         let add_all = move |rows: &mut dyn Rows| {
             let of = |(organisation, suppression): &(Option<OrganisationId>, Suppression)| {
                 key(scope_of(*organisation), &suppression.address)
@@ -59,7 +62,14 @@ impl Store {
             read_all(rows, Table::Suppressions, &keys)?;
             suppressions.iter().map(|(organisation, new)| add(rows, *organisation, new)).collect()
         };
-        self.change(Lock::Rows, count, add_all).await
+        let changes: Vec<Change> = self.change(Lock::Rows, count, add_all).await?;
+        for ((organisation, new), change) in all.iter().zip(&changes) {
+            if *change == Change::Made {
+                // It was written anew if it could not be read.
+                self.damage().forget_suppression(scope_of(*organisation), new.address.as_str());
+            }
+        }
+        Ok(changes)
     }
 
     /// Ends a suppression.
@@ -126,14 +136,10 @@ fn add(
     organisation: Option<OrganisationId>,
     suppression: &Suppression,
 ) -> Result<Change, Stop> {
-    let scope = scope_of(organisation);
-    let key = key(scope, &suppression.address);
-    if let Some(row) = rows.get(Table::Suppressions, &key)? {
-        let address = suppression.address.as_str();
-        if decode_suppression(address, &row).is_ok() {
-            return Ok(Change::None);
-        }
-        rows.damage().forget_suppression(scope, address);
+    let key = key(scope_of(organisation), &suppression.address);
+    let known = rows.get(Table::Suppressions, &key)?;
+    if known.is_some_and(|row| decode_suppression(suppression.address.as_str(), &row).is_ok()) {
+        return Ok(Change::None);
     }
     rows.put(Table::Suppressions, &key, &encode_suppression(suppression))?;
     Ok(Change::Made)

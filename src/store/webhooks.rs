@@ -218,7 +218,7 @@ impl Store {
         window_now: WindowTime,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        // An endpoint that is gone never comes back, so this may be read before the transaction.
+        // As of now: the transaction looks again whether each row goes.
         let live = self.rows(Table::Webhooks, KeyRange::all(), usize::MAX).await?;
         let live: BTreeSet<u32> = live.iter().map(|(key, _)| key.number(0)).collect();
         let mut old = Vec::new();
@@ -227,22 +227,24 @@ impl Store {
             // From endpoint to endpoint: a live one may have very many.
             while let Some(first) = next {
                 let range = KeyRange { from: Key::from(first), ..KeyRange::all() };
-                let Some((key, _)) = self.rows(table, range, 1).await?.pop() else { break };
+                let Some((key, row)) = self.rows(table, range, 1).await?.pop() else { break };
                 let id = key.number(0);
                 let is_live = live.contains(&id);
-                if !is_live || table == Table::FailedDeliveries {
+                let is_old = |(key, row): &KeyedRow| {
+                    !is_live || (table == Table::FailedDeliveries && is_past(key, row, &window_now))
+                };
+                if is_old(&(key, row)) {
                     let rows = self.rows(table, KeyRange::of(id), limit - found.len()).await?;
-                    let is_old = |(key, row): &KeyedRow| !is_live || is_past(key, row, &window_now);
                     found.extend(rows.into_iter().take_while(is_old));
                 }
-                next = id.checked_add(1);
+                next = id.checked_add(1).filter(|_| found.len() < limit);
             }
             old.extend(found.into_iter().map(|(key, row)| (table, key, row)));
         }
         if old.is_empty() {
             return Ok(0);
         }
-        self.change(Lock::Rows, 0, move |rows| remove_old(rows, &old)).await
+        self.change(Lock::Rows, 0, move |rows| remove_old(rows, &old, &window_now)).await
     }
 }
 
@@ -317,13 +319,25 @@ fn settle(
     Ok(Settled::Done)
 }
 
-/// Removes rows that are still as they were read.
-fn remove_old(rows: &mut dyn Rows, old: &[(Table, Key, Vec<u8>)]) -> Result<usize, Stop> {
-    let keys: Vec<_> = old.iter().map(|(table, key, _)| (*table, key.clone())).collect();
+/// Removes rows that are still as they were read, if their endpoint is gone or their time is over. An
+/// endpoint may have been added since they were found.
+pub(super) fn remove_old(
+    rows: &mut dyn Rows,
+    old: &[(Table, Key, Vec<u8>)],
+    window_now: &WindowTime,
+) -> Result<usize, Stop> {
+    let webhook = |key: &Key| Key::from(key.number(0));
+    let keys: Vec<_> = old
+        .iter()
+        .flat_map(|(table, key, _)| [(*table, key.clone()), (Table::Webhooks, webhook(key))])
+        .collect();
     rows.read_ahead(&keys)?;
     let mut removed = 0;
     for (table, key, row) in old {
-        if rows.get(*table, key)?.as_ref() == Some(row) {
+        let is_live = rows.get(Table::Webhooks, &webhook(key))?.is_some();
+        let is_old =
+            !is_live || (*table == Table::FailedDeliveries && is_past(key, row, window_now));
+        if is_old && rows.get(*table, key)?.as_ref() == Some(row) {
             rows.remove(*table, key)?;
             removed += 1;
         }

@@ -55,6 +55,31 @@ async fn with_second_organisation(fixture: &Fixture) -> OrganisationId {
 }
 
 #[tokio::test]
+async fn bounces_of_many_messages_that_no_outcome_has_are_taken_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let mut reports = Vec::new();
+    for n in 0..20 {
+        let id = fixture.new_message().await;
+        let recipients = vec![format!("bob-{n}@example.org")];
+        let bounce = Event { recipients, ..event(START, hard_bounce()) };
+        reports.push(Report { ses_message_id: format!("ses-{n}"), ..tagged(id, Some(bounce)) });
+    }
+    let expected: Vec<Applied> = reports
+        .iter()
+        .map(|report| match report.message {
+            Reference::Tag(id) => Applied::Sent(id),
+            Reference::ProviderId => unreachable!("all have their tag"),
+        })
+        .collect();
+    assert_eq!(fixture.store.apply_all(reports, START).await, Ok(expected));
+    for n in 0..20 {
+        let address = SuppressedAddress::parse(&format!("bob-{n}@example.org")).unwrap();
+        assert!(fixture.store.is_suppressed(fixture.organisation, &address).await.unwrap());
+    }
+}
+
+#[tokio::test]
 async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

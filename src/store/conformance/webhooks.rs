@@ -3,6 +3,8 @@
 use crate::domain::feed::{FeedPosition, FeedTypes};
 use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, WebhookUrl};
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::store::rows::{KeyRange, Lock, Table};
+use crate::store::webhooks::remove_old;
 use crate::store::{Change, NewWebhook, Settled, Settlement, WebhookAdded};
 
 /// A delivery that waits for another attempt.
@@ -54,4 +56,30 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
     settle(first.turn + 2, &[99]).await;
     replay(65).await;
     assert_eq!(found().await.0, [at(40)]);
+}
+
+#[tokio::test]
+async fn a_sweep_leaves_what_belongs_to_an_endpoint_that_was_added_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let new = NewWebhook {
+        url: WebhookUrl::parse("https://hooks.example.com/").unwrap(),
+        types: FeedTypes::ALL,
+        authority: None,
+        secret: SigningSecret::generate().unwrap(),
+    };
+    let added = fixture.store.add_webhook(fixture.organisation, new, START).await.unwrap();
+    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    // As if the sweep had read the endpoints before this one was there.
+    let rows = fixture.store.rows(Table::WebhookCursors, KeyRange::all(), 10).await.unwrap();
+    let old: Vec<_> =
+        rows.into_iter().map(|(key, row)| (Table::WebhookCursors, key, row)).collect();
+    assert_eq!(old.len(), 1);
+    let removed = fixture
+        .store
+        .change(Lock::Rows, 0, move |rows| remove_old(rows, &old, &START.into()))
+        .await
+        .unwrap();
+    assert_eq!(removed, 0);
+    assert!(fixture.store.webhook_cursor(webhook.id).await.unwrap().is_some());
 }

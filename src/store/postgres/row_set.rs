@@ -42,6 +42,9 @@ SELECT pg_advisory_xact_lock(number) FROM (
 ) AS numbers";
 const FIND_SENT: &str =
     "SELECT ses_message_id, id, sent_at FROM sent WHERE ses_message_id = ANY($1)";
+const FIND_UNMATCHED: &str = "
+SELECT ses_message_id, digest, event, received_at FROM unmatched_event
+WHERE ses_message_id = ANY($1)";
 const WRITE_SENT: &str = "
 INSERT INTO sent (ses_message_id, id, sent_at)
 SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[])
@@ -134,11 +137,13 @@ impl<'a> RowSet<'a> {
         self.changes = Changes::default();
     }
 
-    /// Has a row read with the next ones, unless it is here.
-    pub(super) fn ask(&mut self, table: Table, key: Key) {
-        if !self.read.get(&table).is_some_and(|rows| rows.contains_key(&key)) {
+    /// Has a row read with the next ones, unless it is here. Returns true if it is.
+    pub(super) fn ask(&mut self, table: Table, key: Key) -> bool {
+        let is_read = self.read.get(&table).is_some_and(|rows| rows.contains_key(&key));
+        if !is_read {
             self.unread.rows.entry(table).or_default().insert(key);
         }
+        is_read
     }
 
     /// Has a run of rows read with the next ones.
@@ -160,11 +165,19 @@ impl<'a> RowSet<'a> {
 
     /// Reads and locks what the rules have asked for.
     pub(super) async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
-        let unread = std::mem::take(&mut self.unread);
+        let mut unread = std::mem::take(&mut self.unread);
         let mut queries = self.locks(&unread);
         let locks = queries.len();
         for (table, keys) in &unread.rows {
             queries.push(lock(*table, &keys.iter().collect::<Vec<_>>()));
+        }
+        // Of many messages, in one statement.
+        let unmatched: Vec<Run> =
+            unread.runs.extract_if(.., |(table, ..)| *table == Table::UnmatchedEvents).collect();
+        if !unmatched.is_empty() {
+            let of = |(_, run, _): &Run| ses_id_of(&run.from).to_owned();
+            let ses_ids: Vec<String> = unmatched.iter().map(of).collect();
+            queries.push(Query::new(FIND_UNMATCHED, vec![Box::new(ses_ids)]));
         }
         queries.extend(unread.runs.iter().map(|(table, run, most)| range(*table, run, *most)));
         if !unread.sent.is_empty() {
@@ -180,6 +193,13 @@ impl<'a> RowSet<'a> {
             rows.extend(keys.into_iter().map(|key| (key, None)));
             let found = answer().iter().map(|row| keyed_row(table, row)).collect::<Vec<_>>();
             rows.extend(found.into_iter().map(|(key, row)| (key, Some(row))));
+        }
+        if !unmatched.is_empty() {
+            let rows = self.read.entry(Table::UnmatchedEvents).or_default();
+            let found = answer();
+            let found = found.iter().map(|row| keyed_row(Table::UnmatchedEvents, row));
+            rows.extend(found.map(|(key, row)| (key, Some(row))));
+            self.runs.extend(unmatched.into_iter().map(|run| (run, None)));
         }
         for (table, run, most) in unread.runs {
             let found: Vec<KeyedRow> = answer().iter().map(|row| keyed_row(table, row)).collect();
@@ -372,17 +392,22 @@ impl Rows for RowSet<'_> {
             self.unread.runs.insert(run);
             return Err(Stop::Unread);
         };
-        let mut rows = self.read.get(&table).cloned().unwrap_or_default();
-        for (key, change) in self.changes.rows.get(&table).into_iter().flatten() {
-            rows.insert(key.clone(), change.as_ref().map(|new| new.row.clone()));
-        }
         let is_read = |key: &Key| match last {
             Some(last) if range.is_descending => key >= last,
             Some(last) => key <= last,
             None => true,
         };
-        let found = rows.into_iter().filter(|(key, _)| range.contains(key) && is_read(key));
-        let mut found: Vec<KeyedRow> = found.filter_map(|(key, row)| Some((key, row?))).collect();
+        let mut rows: BTreeMap<&Key, Option<&Vec<u8>>> = BTreeMap::new();
+        if let Some(read) = self.read.get(&table) {
+            rows.extend(read.range(range.bounds()).map(|(key, row)| (key, row.as_ref())));
+        }
+        if let Some(changed) = self.changes.rows.get(&table) {
+            let changed = changed.range(range.bounds());
+            rows.extend(changed.map(|(key, new)| (key, new.as_ref().map(|new| &new.row))));
+        }
+        let found = rows.into_iter().filter(|(key, _)| is_read(key));
+        let found = found.filter_map(|(key, row)| Some((key.clone(), row?.clone())));
+        let mut found: Vec<KeyedRow> = found.collect();
         if range.is_descending {
             found.reverse();
         }
@@ -413,13 +438,13 @@ impl Rows for RowSet<'_> {
     }
 
     fn read_ahead(&mut self, rows: &[(Table, Key)]) -> Result<(), Stop> {
+        let mut are_read = true;
         for (table, key) in rows {
             let is_put = self.changes.rows.get(table).is_some_and(|rows| rows.contains_key(key));
-            if !is_put {
-                self.ask(*table, key.clone());
-            }
+            // Others' rows that are unread must not stop this rule: it would ask for its own later.
+            are_read &= is_put || self.ask(*table, key.clone());
         }
-        if self.unread.rows.is_empty() { Ok(()) } else { Err(Stop::Unread) }
+        if are_read { Ok(()) } else { Err(Stop::Unread) }
     }
 
     fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop> {

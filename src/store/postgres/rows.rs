@@ -28,7 +28,7 @@ impl PostgresStore {
         rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
     ) -> Result<T, StoreError> {
         let mut attempt = 1;
-        let (done, is_made) = loop {
+        let done = loop {
             match self.change_once(lock, rule).await {
                 Err(error) if attempt < ATTEMPTS && error.is_conflict() => {
                     attempt += 1;
@@ -37,30 +37,30 @@ impl PostgresStore {
                 changed => break changed.map_err(|error| self.shared.refused(error))?,
             }
         };
-        if is_made && lock == Lock::Directory {
+        // Also if nothing was to be changed: another node may have done so a moment ago.
+        if lock == Lock::Directory {
             self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))?;
         }
         Ok(done)
     }
 
-    /// Makes a change, and says if there was anything to write.
     async fn change_once<T>(
         &self,
         lock: Lock,
         rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
-    ) -> Result<(T, bool), QueryError> {
+    ) -> Result<T, QueryError> {
         let change = Transaction::begin(&self.writer).await?;
         let mut rows = RowSet::new(&self.shared, lock);
         let done = follow(&mut rows, change.connection(), rule).await?;
         if rows.is_unchanged() {
-            return Ok((done, false));
+            return Ok(done);
         }
         let effects = rows.write(change.connection()).await?;
         let done = change.commit(done).await?;
         if effects.is_suppressed {
             self.shared.suppressed.grew();
         }
-        Ok((done, true))
+        Ok(done)
     }
 
     pub(in crate::store) async fn row(
