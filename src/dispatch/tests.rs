@@ -207,6 +207,7 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let (_phase, watched) = watch::channel(Phase::Running);
     let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
     until(|| dispatcher.metrics().not_sent(ProblemKind::Unavailable) == 60).await;
+    until(|| queue.pending().in_flight == 0).await;
     let Next::At(probe) = queue.next(Instant::now(), 256) else { panic!("no probe is to come") };
     let wait = probe - Instant::now();
     assert!(wait <= Duration::from_secs(30), "{wait:?}");
