@@ -288,7 +288,8 @@ async fn write(
         rows.restart();
         let decided = batch.iter().map(|job| job.decide(&mut rows));
         let decided = decided.collect::<Result<Vec<_>, _>>()?;
-        if decided.iter().any(|decided| matches!(decided, Err(Stop::Unread))) {
+        let is_unread = |decided: &Result<_, _>| matches!(decided, Err(Stop::Unread));
+        if decided.iter().any(is_unread) || rows.runs_again() {
             continue;
         }
         let effects = rows.write(connection).await?;

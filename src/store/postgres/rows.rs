@@ -164,6 +164,7 @@ async fn follow<T>(
     for _ in 0..ROUNDS {
         rows.restart();
         match rule(rows) {
+            Ok(_) if rows.runs_again() => {}
             Ok(done) => return Ok(done),
             Err(Stop::Damaged(row)) => return Err(QueryError::Row(row)),
             Err(Stop::Unread | Stop::Failed) => rows.fetch(connection).await?,
