@@ -130,7 +130,6 @@ pub struct Store {
     engine: Engine,
 }
 
-/// What stores.
 #[derive(Debug, Clone)]
 enum Engine {
     Redb(RedbStore),
@@ -333,7 +332,6 @@ impl Store {
         }
     }
 
-    /// Returns a row, or `None` if there is none.
     async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         ask_engine!(self, engine => engine.row(table, key))
     }
@@ -360,12 +358,10 @@ impl Store {
         ask_engine!(self, engine => engine.rows(table, range, limit))
     }
 
-    /// Returns how many rows a run has.
     async fn count_rows(&self, table: Table, range: KeyRange) -> Result<u64, StoreError> {
         ask_engine!(self, engine => engine.count_rows(table, range))
     }
 
-    /// Returns numbers of the store.
     async fn counters<const N: usize>(
         &self,
         counters: [Counter; N],

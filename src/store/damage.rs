@@ -48,7 +48,6 @@ impl Damage {
         read.map_err(|row| self.note(row)).ok()
     }
 
-    /// The rows in the order of their tables.
     pub(super) fn rows(&self) -> Vec<DamagedRow> {
         self.locked().iter().cloned().collect()
     }

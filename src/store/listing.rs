@@ -117,7 +117,6 @@ pub(super) fn bounds(
     (MessageId::first_of(first), end)
 }
 
-/// A page in the making.
 pub(super) struct Page {
     filter: MessageFilter,
     limit: usize,
@@ -142,7 +141,6 @@ impl Page {
             || (self.looked_at >= SURE_ROWS && self.began.elapsed() >= MAX_TIME)
     }
 
-    /// How many more rows may be looked at.
     pub(super) fn rows_left(&self) -> usize {
         MAX_ROWS.saturating_sub(self.looked_at)
     }

@@ -33,7 +33,6 @@ pub struct StoreMetrics {
     /// Commits, and those of them that were slow: a histogram cannot be read.
     commits: Counter,
     slow_commits: Counter,
-    /// When the last commit failed.
     failed_at: Mutex<Option<Instant>>,
     /// Counts of the organisations' messages.
     pub organisations: OrganisationCounters,

@@ -99,7 +99,6 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
-/// What the parts of a node share.
 struct Shared {
     connector: Connector,
     node: Node,
@@ -126,7 +125,6 @@ struct Shared {
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
     is_lost: AtomicBool,
-    /// Told when the health may have changed.
     health_changed: Notify,
     metrics: StoreMetrics,
     damage: Damage,
@@ -276,7 +274,6 @@ impl PostgresStore {
         }
     }
 
-    /// Asks for rows, by the connection for small reads.
     async fn query(
         &self,
         sql: &'static str,
@@ -294,7 +291,6 @@ impl PostgresStore {
         self.query_by(&self.shared.listers, sql, parameters).await
     }
 
-    /// Asks for one row at most.
     async fn query_opt(
         &self,
         sql: &'static str,
@@ -303,7 +299,6 @@ impl PostgresStore {
         Ok(self.query(sql, parameters).await?.pop())
     }
 
-    /// Asks for the one row that there is.
     async fn query_one(
         &self,
         sql: &'static str,
@@ -338,7 +333,6 @@ impl PostgresStore {
         }
     }
 
-    /// Begins a change.
     async fn begin(&self) -> Result<Transaction, QueryError> {
         Transaction::begin(&self.writer).await
     }
@@ -394,7 +388,6 @@ impl Shared {
         self.health_changed.notify_waiters();
     }
 
-    /// Notes that the server was reached.
     fn reached(&self) {
         if self.is_lost.swap(false, Ordering::AcqRel) {
             tracing::info!("PostgreSQL takes messages again");
@@ -417,7 +410,6 @@ impl Shared {
         }
     }
 
-    /// Reads what is kept in memory.
     async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
         self.directory.read(connection).await?;
         self.directory.read_uses(connection).await?;
@@ -485,27 +477,22 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     working.await.expect("the work does not panic and is not aborted")
 }
 
-/// Number of an organisation as the server keeps it.
 fn number(organisation: OrganisationId) -> i32 {
     i32::try_from(organisation.0).unwrap_or(i32::MAX)
 }
 
-/// Id of a message as the server keeps it.
 fn uuid_of(id: MessageId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
 
-/// Id of a message that the server keeps so.
 fn message_id(uuid: Uuid) -> MessageId {
     MessageId::from_bytes(uuid.into_bytes())
 }
 
-/// Instant as the server keeps it.
 fn millis(instant: Timestamp) -> i64 {
     i64::try_from(instant.unix_millis()).unwrap_or(i64::MAX)
 }
 
-/// Instant that the server keeps so.
 fn timestamp(millis: i64) -> Timestamp {
     Timestamp::from_unix_millis(millis.unsigned_abs())
 }

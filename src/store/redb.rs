@@ -97,7 +97,6 @@ pub(super) struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in a directory, making it if there is none.
     pub(in crate::store) fn open(
         directory: &Path,
         pending: Pending,
@@ -180,12 +179,10 @@ impl RedbStore {
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
 
-    /// Metrics of the store's work.
     pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
         &self.shared.metrics
     }
 
-    /// Whether the store takes writes now.
     pub(in crate::store) fn health(&self) -> Health {
         let loss = *read_lock(&self.shared.file_loss);
         match (loss, self.shared.refusing.load(Ordering::Acquire)) {
@@ -196,12 +193,10 @@ impl RedbStore {
         }
     }
 
-    /// Bytes in the journal that are not in the data file yet.
     pub(in crate::store) fn journal_bytes(&self) -> u64 {
         self.shared.database.journal_bytes()
     }
 
-    /// Ends once the writer has answered, be it that it refuses: it is alive.
     pub(in crate::store) async fn answered(&self) {
         // What the answer is, `health` says.
         let _ = self.writer.barrier().await;
@@ -215,17 +210,14 @@ impl RedbStore {
         }
     }
 
-    /// Waits until the store takes writes.
     pub(in crate::store) async fn writable(&self) {
         self.becomes(|health| health == Health::Writable).await;
     }
 
-    /// Waits until the store takes outcomes of messages, or never will again.
     pub(in crate::store) async fn takes_outcomes(&self) {
         self.becomes(|health| health != Health::Refusing).await;
     }
 
-    /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
     pub(in crate::store) async fn refuses(&self) {
         self.becomes(|health| health == Health::Refusing).await;
     }
@@ -321,7 +313,6 @@ impl RedbStore {
     }
 }
 
-/// What readers and the writer share.
 struct Shared {
     database: SharedDatabase,
     directory: Directory,
@@ -335,7 +326,6 @@ struct Shared {
     suppressed: Suppressed,
     feed: FeedIndex,
     metrics: StoreMetrics,
-    /// Rows that cannot be read.
     damage: Damage,
     listings: Listings,
     start: Start,

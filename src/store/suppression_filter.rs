@@ -16,7 +16,6 @@ pub(super) struct Suppressed {
 }
 
 impl Suppressed {
-    /// Whether the address may be suppressed in this scope.
     pub(super) fn may_contain(&self, scope: u32, address: &str) -> bool {
         self.filter.read().unwrap_or_else(PoisonError::into_inner).may_contain(scope, address)
     }

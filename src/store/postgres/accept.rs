@@ -79,10 +79,8 @@ pub(super) struct Request {
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
-/// Queue of requests.
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
 
-/// Makes a queue of requests.
 pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
     let (sender, requests) = mpsc::channel(QUEUE_CAPACITY);
     (sender, Arc::new(Mutex::new(requests)))
@@ -227,7 +225,6 @@ fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<R
 struct Found(HashMap<(i32, Vec<u8>), MessageId>);
 
 impl Found {
-    /// Returns the message that the key of this one has made, if it has one.
     fn answer(&self, message: &NewMessage<OnNew>) -> Option<MessageId> {
         let claim = message.claim.as_ref()?;
         let key = (number(message.organisation), digest(claim.key.as_key()));
@@ -235,7 +232,6 @@ impl Found {
     }
 }
 
-/// Parameters of [`ACCEPT`].
 #[derive(Default)]
 struct Parameters<'a> {
     ids: Vec<Uuid>,

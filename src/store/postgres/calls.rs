@@ -42,7 +42,6 @@ const MARKED: &str = "SELECT id, calling FROM pending WHERE id = ANY($1) AND cal
 pub(super) struct Calls(Mutex<HashMap<MessageId, u32>>);
 
 impl Calls {
-    /// Forgets a call that has ended.
     pub(super) fn ended(&self, id: MessageId) {
         self.lock().remove(&id);
     }
@@ -95,7 +94,6 @@ impl PostgresStore {
     }
 }
 
-/// Count of calls as the server keeps it.
 fn number(attempts: u32) -> i32 {
     i32::try_from(attempts).unwrap_or(i32::MAX)
 }

@@ -44,7 +44,6 @@ pub(super) async fn store_id(connection: &Connection, node: &str) -> Result<Stor
     Ok(StoreId::of_node(cluster, node))
 }
 
-/// Looks at the database again and again.
 pub(super) async fn watch_database(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -68,7 +67,6 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the server's clock.
 pub(super) async fn read_clock(connection: &Connection) -> Result<ClockReading, QueryError> {
     // Not in the time that is measured.
     connection.prepare(CLOCK).await?;
@@ -77,7 +75,6 @@ pub(super) async fn read_clock(connection: &Connection) -> Result<ClockReading, 
     Ok(ClockReading { time, asked, answered: boot_time() })
 }
 
-/// Reads the database's state.
 pub(super) async fn database(connection: &Connection) -> Result<DatabaseStatus, QueryError> {
     // Not in the time that is measured.
     connection.prepare(DATABASE).await?;

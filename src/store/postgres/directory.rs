@@ -15,7 +15,6 @@ impl Directory {
         if is_known { Ok(()) } else { self.read(connection).await }
     }
 
-    /// Reads the directory.
     pub(super) async fn read(&self, connection: &Connection) -> Result<(), QueryError> {
         // The version first: what changes in between is read twice rather than never.
         let version: i64 = connection.query_one(VERSION, &[]).await?.get(0);
@@ -39,7 +38,6 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads when each key was last used.
     pub(super) async fn read_uses(&self, connection: &Connection) -> Result<(), QueryError> {
         const READ: &str = "SELECT id, used_at FROM api_key WHERE used_at IS NOT NULL";
         let rows = connection.query(READ, &[]).await?;

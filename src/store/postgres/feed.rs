@@ -66,7 +66,6 @@ impl Feeds {
         Ok(())
     }
 
-    /// Reads which feeds have grown.
     pub(super) async fn follow(&self, connection: &Connection) -> Result<(), QueryError> {
         const GROWN: &str = "SELECT organisation, last FROM feed_end WHERE last > $1";
         let known = bigint(self.grew.borrow().number());
@@ -87,7 +86,6 @@ impl Feeds {
         Ok(())
     }
 
-    /// Last position that is known to be confirmed.
     fn confirmed(&self) -> i64 {
         self.confirmed.load(Ordering::Acquire)
     }

@@ -43,16 +43,13 @@ pub(super) enum Job {
     },
 }
 
-/// Result of a job, before it is durable.
 enum Decided {
     Recorded(Recorded),
     Applied(Vec<Applied>),
 }
 
-/// Result of a job, or why it has none.
 type Decision = Result<Decided, Stop>;
 
-/// Makes a queue of jobs.
 pub(super) fn queue() -> (mpsc::Sender<Job>, mpsc::Receiver<Job>) {
     mpsc::channel(QUEUE_CAPACITY)
 }
@@ -165,7 +162,6 @@ impl Job {
     }
 }
 
-/// Has the events read that wait for the provider's id.
 fn ask_unmatched(rows: &mut RowSet<'_>, ses_message_id: &str) {
     let range = KeyRange::of(transitions::unmatched_of(ses_message_id));
     rows.ask_range(Table::UnmatchedEvents, range, usize::MAX);

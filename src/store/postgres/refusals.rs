@@ -15,7 +15,6 @@ const INTERVAL: Duration = Duration::from_mins(1);
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<HashMap<String, Kind>>);
 
-/// Refusals of one code.
 struct Kind {
     logged_at: Instant,
     /// Those since then.

@@ -44,7 +44,6 @@ struct Keys {
     live_after: Vec<i64>,
 }
 
-/// Makes a queue of questions.
 pub(super) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
     mpsc::channel(QUEUE_CAPACITY)
 }

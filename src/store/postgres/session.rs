@@ -196,7 +196,6 @@ impl Session {
         Ok(Begun { warnings: open.connection.warnings() })
     }
 
-    /// The connection of the transaction that was begun.
     pub(super) fn connection(&self) -> &Connection {
         &self.open.as_ref().expect("a transaction was begun").connection
     }
@@ -308,7 +307,6 @@ impl Session {
     }
 }
 
-/// Count of the session's transactions in the answer of one.
 fn count(rows: &[Row]) -> Option<i64> {
     rows.iter().find_map(|row| row.get(0))
 }
@@ -330,7 +328,6 @@ impl OpenSession {
     }
 }
 
-/// Mark of a transaction that was begun.
 pub(super) struct Begun {
     warnings: u64,
 }
@@ -355,7 +352,6 @@ impl Transaction {
         Ok(Self { session: Some((session, begun?)) })
     }
 
-    /// The connection to ask and to write by.
     pub(super) fn connection(&self) -> &Connection {
         self.session.as_ref().expect("it is there until the commit").0.connection()
     }

@@ -16,15 +16,11 @@ const SHOWN: Duration = Duration::from_mins(1);
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    /// Schema.
     Schema,
-    /// Start of a node.
     Start,
-    /// Import of a data file.
     Import,
     /// Signs of life, and parts of the pace and duties.
     Lease,
-    /// Acceptance.
     Acceptance,
     /// Outcomes of calls, and events.
     Outcomes,
@@ -113,7 +109,6 @@ impl Silence {
         InDoubt { silence: self, purpose }
     }
 
-    /// Counts the transactions whose outcome is looked for.
     pub(super) fn doubts(&self, purpose: Purpose) -> usize {
         self.lock().doubts.iter().filter(|one| **one == purpose).count()
     }

@@ -21,7 +21,6 @@ SELECT organisation, address, suppression FROM suppression
 WHERE (organisation, address) > ($1, $2) ORDER BY organisation, address LIMIT $3";
 
 impl Shared {
-    /// Reads all that there are.
     pub(super) async fn load_suppressions(
         &self,
         connection: &Connection,
@@ -57,7 +56,6 @@ impl Shared {
         }
     }
 
-    /// Puts rows into the filter.
     fn note_suppressions(&self, rows: &[Row]) {
         for row in rows {
             let (scope, address): (i32, &str) = (row.get(0), row.get(1));

@@ -84,7 +84,6 @@ impl RedbStore {
     }
 }
 
-/// The acceptance of one message.
 struct Accept<F> {
     acceptance: NewMessage<F>,
     decided: Option<Result<Accepted, AcceptError>>,

@@ -30,13 +30,11 @@ pub(super) trait Operation: Send {
         (self.weight() / MESSAGE_WEIGHT).max(1)
     }
 
-    /// Kind of the operation.
     fn kind(&self) -> Kind {
         Kind::Write
     }
 }
 
-/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It writes. It is refused while the file is not in its place.
@@ -48,7 +46,6 @@ pub(super) enum Kind {
     Barrier,
 }
 
-/// The transaction that operations share.
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.

@@ -81,7 +81,6 @@ impl DataFile {
         Ok(Arc::new(Self { path: path.to_owned(), file, writable, id, content, is_written_over }))
     }
 
-    /// Path by which the file was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -157,7 +156,6 @@ impl DataFile {
     }
 }
 
-/// Storage for redb through a descriptor.
 fn storage(file: &File) -> Result<FileBackend, DatabaseError> {
     let file = file.try_clone().map_err(StorageError::from)?;
     // redb would make a new database of an empty file.

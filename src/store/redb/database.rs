@@ -261,7 +261,6 @@ impl SharedDatabase {
         })
     }
 
-    /// Reads from a table as of the last publication.
     fn read_published<T>(
         &self,
         table: KeyedTable,
@@ -391,7 +390,6 @@ impl SharedDatabase {
         work();
     }
 
-    /// Bytes in the journal since the last checkpoint.
     pub(super) fn journal_bytes(&self) -> u64 {
         self.journal_bytes.load(Ordering::Relaxed)
     }
@@ -509,7 +507,6 @@ impl SharedDatabase {
         self.journal().as_ref().is_some_and(Journal::is_doubt_on_disk)
     }
 
-    /// Whether the file can be read now.
     pub(super) fn is_readable(&self) -> bool {
         !matches!(&*read_lock(&self.handle), Handle::Closed)
     }

@@ -10,7 +10,6 @@ use crate::store::redb::tables::{
 };
 use crate::store::suppression_filter::Suppressed;
 use crate::store::suppressions;
-/// Reads the directory.
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
     read(
         &transaction.open_table(ORGANISATIONS)?,
@@ -20,7 +19,6 @@ pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, R
     )
 }
 
-/// Reads the directory from its tables.
 pub(super) fn read(
     organisations: &impl ReadableTable<u32, Row>,
     api_keys: &impl ReadableTable<u32, Row>,
@@ -48,7 +46,6 @@ pub(super) fn read(
     Ok(index)
 }
 
-/// Reads the uses of keys that are stored.
 pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {
     let mut uses = KeyUses::new();
     for row in transaction.open_table(KEY_USE)?.iter()? {

@@ -61,7 +61,6 @@ struct Extent {
 #[derive(Debug)]
 pub(super) struct PurgedFeed {
     organisation: OrganisationId,
-    /// How many entries.
     pub(super) entries: usize,
     /// The first one that was left.
     first: Option<FeedPosition>,
@@ -81,7 +80,6 @@ impl Default for FeedIndex {
 }
 
 impl FeedIndex {
-    /// Reads where each feed begins and ends.
     pub(super) fn load(&self, transaction: &ReadTransaction, id: FeedId) -> Result<(), ReadError> {
         let feed = transaction.open_table(FEED)?;
         let mut extents = BTreeMap::new();

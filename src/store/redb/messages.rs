@@ -190,7 +190,6 @@ fn newest_first(
     Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
 }
 
-/// The first id that can match and the one that all are before, if there is such a one.
 fn bounds(
     transaction: &ReadTransaction,
     filter: &MessageFilter,

@@ -11,10 +11,8 @@ use crate::store::redb::tables::{IDEMPOTENCY, IdKey, MESSAGES, Row};
 /// Definition of a table whose rows are read by a message's id.
 pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
 
-/// The tables.
 const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
 
-/// Open tables.
 pub(super) struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
 
 impl PublishedTables {
@@ -25,7 +23,6 @@ impl PublishedTables {
         Ok(Self(tables.collect::<Result<_, ReadError>>()?))
     }
 
-    /// Returns the open table.
     pub(super) fn of(&self, table: KeyedTable) -> &ReadOnlyTable<IdKey, Row> {
         let open = self.0.iter().find(|open| open.name() == table.name());
         open.expect("every table with such reads is open")

@@ -50,7 +50,6 @@ pub(super) fn note_quarantined(
     Ok(())
 }
 
-/// Removes records with these ids from quarantine.
 pub(super) fn purge_quarantined(
     tables: &mut Tables<'_>,
     ids: &Range<MessageId>,

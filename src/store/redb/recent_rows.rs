@@ -59,7 +59,6 @@ impl RecentRows {
         readable
     }
 
-    /// Returns true if a batch was written since the last publication.
     pub(super) fn is_unpublished(&self) -> bool {
         self.is_unpublished.load(Ordering::Acquire)
     }

@@ -49,43 +49,18 @@ pub struct Restored {
 
 /// Why a backup is not in place. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum RestoreError {
-    /// The backup cannot be read.
     #[error("the backup {} cannot be read: {source}", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The backup is no good.
+    Read { path: PathBuf, source: std::io::Error },
     #[error("the backup {} cannot be used: {source}", path.display())]
-    Unusable {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// There is a data file.
+    Unusable { path: PathBuf, source: OpenError },
     #[error("there is a data file {}", path.display())]
-    Exists {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A service runs on the data file.
+    Exists { path: PathBuf },
     #[error("a service runs on the data file {}", path.display())]
-    InUse {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The data directory does not take it.
+    InUse { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The data file's path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// What to do with a copy of a data file that was not closed, without its journal.

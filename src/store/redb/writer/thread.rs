@@ -57,7 +57,6 @@ struct Effects {
     suppressed: Change,
 }
 
-/// What the thread works with.
 pub(super) struct Thread {
     shared: Arc<Shared>,
     operations: mpsc::Receiver<Box<dyn Operation>>,
@@ -69,7 +68,6 @@ pub(super) struct Thread {
     early_checkpoint_at: Instant,
 }
 
-/// What the thread does next.
 enum Step {
     Commit(Vec<Box<dyn Operation>>),
     Checkpoint,
@@ -310,7 +308,6 @@ fn accept(
     settle(operations, Ok(()));
 }
 
-/// Wakes a thread that waits.
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {
