@@ -25,7 +25,6 @@ use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
-/// What is asked of a feed.
 struct Query {
     organisation: OrganisationId,
     types: FeedTypes,
@@ -191,7 +190,6 @@ fn keep_wanted(rows: &mut Vec<KeyedRow>, query: &Query) -> bool {
     is_cut
 }
 
-/// Rows that entries refer to.
 struct Referred {
     messages: HashMap<Key, Vec<u8>>,
     overturned: HashMap<Key, Vec<u8>>,
@@ -256,15 +254,13 @@ impl Referred {
 
 fn missing(table: Table, id: MessageId) -> DamagedRow {
     let reason = RowError::Invalid("nothing, although the feed refers to it");
-    DamagedRow::new(table.name(), id, &reason)
+    DamagedRow::new(table.as_str(), id, &reason)
 }
 
-/// Returns the key of a message's event.
 pub(super) fn event_key(message: MessageId, key: &EventKey) -> Key {
     Key::from(key.of_message(message).as_slice())
 }
 
-/// Type of the change that an entry reports.
 fn event_type(change: &ReportedChange) -> FeedEventType {
     match change {
         ReportedChange::Sent => FeedEventType::Sent,

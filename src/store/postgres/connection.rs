@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -18,8 +17,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, CopyInSink, NoTls, Row, SimpleQueryMessage, SimpleQueryRow,
-    Socket, Statement,
+    AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
 };
 
 use crate::resolver::{Resolver, ResolverLimits};
@@ -120,7 +118,6 @@ impl Held {
     }
 }
 
-/// Makes connections.
 pub(super) struct Connector {
     /// One for each host, by its name.
     configs: Vec<(String, Config)>,
@@ -456,11 +453,6 @@ impl Connection {
         Ok(rows.collect())
     }
 
-    /// Begins to copy rows into a table.
-    pub(super) async fn copy_in(&self, sql: &str) -> Result<CopyInSink<Bytes>, QueryError> {
-        self.answered(self.limit(), self.client.copy_in(sql)).await
-    }
-
     /// Prepares a statement, unless it is prepared already.
     pub(super) async fn prepare(&self, sql: &'static str) -> Result<Statement, QueryError> {
         let known = self.statements().get(sql).cloned();
@@ -472,7 +464,6 @@ impl Connection {
         Ok(statement)
     }
 
-    /// Asks for rows.
     pub(super) async fn query(
         &self,
         sql: &'static str,
@@ -481,7 +472,6 @@ impl Connection {
         self.query_within(self.limit(), sql, parameters).await
     }
 
-    /// Asks for rows, which have to come within `limit`.
     pub(super) async fn query_within(
         &self,
         limit: Duration,
@@ -493,7 +483,6 @@ impl Connection {
         self.answered(limit, self.client.query(&statement, parameters)).await
     }
 
-    /// Asks for one row at most.
     pub(super) async fn query_opt(
         &self,
         sql: &'static str,
@@ -503,7 +492,6 @@ impl Connection {
         self.answered(self.limit(), self.client.query_opt(&statement, parameters)).await
     }
 
-    /// Asks for one row.
     pub(super) async fn query_one(
         &self,
         sql: &'static str,
@@ -513,7 +501,6 @@ impl Connection {
         self.answered(self.limit(), self.client.query_one(&statement, parameters)).await
     }
 
-    /// Changes rows; returns how many.
     pub(super) async fn execute(
         &self,
         sql: &'static str,

@@ -55,10 +55,8 @@ SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3
 const JOIN: &str = "
 INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
-/// Reads the records of messages that the life before held.
 const RECORDS: &str = "
 SELECT id, record FROM pending JOIN message USING (id) WHERE node = $1 AND id = ANY($2)";
-/// Takes over messages of the life before.
 const TAKE_OVER: &str = "
 UPDATE pending SET node = $1, calling = NULL WHERE node = $2 AND id = ANY($3) RETURNING id";
 const SAY: &str = "
@@ -104,7 +102,7 @@ enum Duties {
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
 /// node that vanishes meanwhile keeps the lock from nobody.
 fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
-    let names = Duty::ALL.map(|duty| format!("('{}')", duty.name())).join(", ");
+    let names = Duty::ALL.map(|duty| format!("('{}')", duty.as_str())).join(", ");
     let duties = match duties {
         Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
         Duties::Take => format!(
@@ -147,7 +145,6 @@ pub struct NodeIdentity {
     pub least_dead_after: Duration,
 }
 
-/// This node's state.
 pub(super) struct Node {
     identity: NodeIdentity,
     id: AtomicI32,
@@ -183,27 +180,22 @@ impl Node {
         }
     }
 
-    /// Whether an operator wants it to accept no more.
     pub(super) fn drains(&self) -> watch::Receiver<DrainOrder> {
         self.drains.subscribe()
     }
 
-    /// Has the next beat say this.
     pub(super) fn say_load(&self, load: NodeLoad) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
     }
 
-    /// What it says of itself.
     pub(super) fn load(&self) -> NodeLoad {
         self.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All nodes, as they were last seen.
     pub(super) fn sight(&self) -> Arc<Sight> {
         Arc::clone(&self.sight.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its number.
     pub(super) fn id(&self) -> i32 {
         self.id.load(Ordering::Acquire)
     }
@@ -214,7 +206,6 @@ impl Node {
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
     }
 
-    /// When the last beat that was confirmed was sent, by the clock of [`boot_time`].
     fn confirmed(&self) -> Duration {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,12 +214,10 @@ impl Node {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
     }
 
-    /// Its part of the pace of all nodes, from 0 to 1.
     pub(super) fn share(&self) -> watch::Receiver<f64> {
         self.share.subscribe()
     }
 
-    /// Whether it has a duty.
     pub(super) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         self.duties[duty as usize].subscribe()
     }
@@ -257,7 +246,7 @@ impl Node {
         let column = |name| rows.iter().filter_map(move |row| row.try_get(name).ok().flatten());
         let share = column("rate").next().and_then(|rate| rate.parse().ok());
         let share: f64 = share.ok_or(QueryError::NotMade)?;
-        let duties = Duty::ALL.map(|duty| column("duty").any(|name| name == duty.name()));
+        let duties = Duty::ALL.map(|duty| column("duty").any(|name| name == duty.as_str()));
         self.share.send_if_modified(|known| {
             let before = std::mem::replace(known, share);
             before.to_bits() != share.to_bits()
@@ -268,7 +257,6 @@ impl Node {
         Ok(())
     }
 
-    /// Notes that the others took it for dead.
     pub(super) fn fence(&self) {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
             tracing::error!(
@@ -279,7 +267,6 @@ impl Node {
         }
     }
 
-    /// Whether the others took it for dead.
     pub(super) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire)
     }
@@ -601,7 +588,6 @@ impl PostgresStore {
         self.shared.node.is_fenced()
     }
 
-    /// Leaves the others, with nothing held.
     pub(in crate::store) async fn leave(&self) {
         let left = async {
             let connection = self.shared.readers.get(&self.shared.connector).await?;

@@ -21,12 +21,12 @@ use crate::store::postgres::calls::UNMARK;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tables::{
-    Known, NewRow, Query, ask_all, bigint, get_counters, ids, keyed_row, limit, lock, put, range,
-    remove, ses_id_of, set_counter,
+    Known, Query, ask_all, bigint, get_counters, ids, keyed_row, limit, lock, put, range, remove,
+    ses_id_of, set_counter,
 };
 use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
 use crate::store::record::{FeedRow, ReportedChange, encode_feed};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, NewRow, Rows, Stop, Table};
 use crate::store::transitions::SEARCH_WINDOW;
 
 /// How often a rule runs until every row is here that it asks for.
@@ -153,7 +153,6 @@ impl<'a> RowSet<'a> {
         }
     }
 
-    /// Returns true if the rules have changed nothing.
     pub(super) fn is_unchanged(&self) -> bool {
         self.changes.rows.is_empty() && self.changes.counters.is_empty()
     }
@@ -298,7 +297,6 @@ impl<'a> RowSet<'a> {
         Ok(effects)
     }
 
-    /// Adds the statements that put and remove rows of a table.
     fn add_rows(
         &self,
         queries: &mut Vec<Query>,

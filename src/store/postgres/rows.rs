@@ -126,13 +126,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
-        const PUT: &str = "
-            UPDATE api_key SET used_at = new.used_at
-            FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
-            WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
-        let (ids, times): (Vec<i32>, Vec<i64>) =
-            uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
-        self.execute(&Query::new(PUT, vec![Box::new(ids), Box::new(times)])).await
+        self.execute(&put_key_use(&uses)).await
     }
 
     /// Makes one statement a transaction.
@@ -153,6 +147,17 @@ impl PostgresStore {
     fn slot_of(&self, table: Table) -> &Slot {
         if takes_long(table) { &self.shared.listers } else { &self.shared.readers }
     }
+}
+
+/// Notes when API keys were last used.
+pub(super) fn put_key_use(uses: &KeyUses) -> Query {
+    const PUT: &str = "
+        UPDATE api_key SET used_at = new.used_at
+        FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
+        WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
+    let (ids, times): (Vec<i32>, Vec<i64>) =
+        uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
+    Query::new(PUT, vec![Box::new(ids), Box::new(times)])
 }
 
 /// Runs a rule until all rows are here that it asks for.

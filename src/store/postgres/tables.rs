@@ -9,11 +9,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::id::OrganisationId;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{message_id, millis, number, timestamp, uuid_of};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Table, split_timed, timed};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, NewRow, Table, split_timed, timed};
 
 /// Column of a key. A key's bytes are its columns' one after the other; a text that another column
 /// follows ends with a NUL.
@@ -38,7 +37,6 @@ enum Beside {
     Position,
 }
 
-/// A table of the database.
 struct Layout {
     name: &'static str,
     key: &'static [Column],
@@ -75,7 +73,7 @@ const fn layout(table: Table) -> Layout {
             Time("received_at"),
         ),
         Table::History => ("history", &[Number("hour"), Number("organisation")], "counts", Nothing),
-        Table::Messages => ("message", &[Id("id")], "record", Nothing),
+        Table::Messages => ("message", &[Id("id")], "record", Organisation),
         Table::Events => ("event", &[Id("message"), Bytes("key")], "event", Nothing),
         Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
         Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
@@ -157,10 +155,8 @@ pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Parameter of a statement.
 type Parameter = Box<dyn ToSql + Sync + Send>;
 
-/// Statement with its parameters.
 pub(super) struct Query {
     sql: &'static str,
     parameters: Vec<Parameter>,
@@ -171,12 +167,10 @@ impl Query {
         Self { sql, parameters }
     }
 
-    /// The statement.
     pub(super) const fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// Its parameters.
     pub(super) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
         self.parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect()
     }
@@ -195,7 +189,6 @@ pub(super) async fn ask_all(
     join_all(asked).await.into_iter().collect()
 }
 
-/// Statement on a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Get,
@@ -315,7 +308,6 @@ fn key_parameters(table: Table, keys: &[&Key]) -> Vec<Parameter> {
     layout(table).key.iter().map(|column| column.of(keys, &mut at)).collect()
 }
 
-/// Asks for rows by their keys.
 pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Get), key_parameters(table, keys))
 }
@@ -338,7 +330,6 @@ pub(super) fn range(table: Table, range: &KeyRange, limit: usize) -> Query {
     Query::new(text(table, Kind::Range(Span::of(range))), parameters)
 }
 
-/// Asks how many rows a run has.
 pub(super) fn count(table: Table, range: &KeyRange) -> Query {
     Query::new(text(table, Kind::Count(Span::of(range))), span_parameters(table, range))
 }
@@ -355,14 +346,6 @@ pub(super) fn keyed_row(table: Table, row: &Row) -> KeyedRow {
         Beside::Time(_) => (key, timed(timestamp(row.get(columns.len() + 1)), bytes)),
         Beside::Nothing | Beside::Organisation | Beside::Position => (key, bytes.to_vec()),
     }
-}
-
-/// Row to be put.
-#[derive(Debug, Clone)]
-pub(super) struct NewRow {
-    pub(super) row: Vec<u8>,
-    /// The organisation that it is of, in tables that keep it.
-    pub(super) organisation: Option<OrganisationId>,
 }
 
 /// What is known of a row that is put.
@@ -411,7 +394,6 @@ pub(super) fn put(
     Query::new(text(table, kind), parameters)
 }
 
-/// Removes rows.
 pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Remove), key_parameters(table, keys))
 }
@@ -428,7 +410,7 @@ pub(super) fn limit(table: Table, most: usize) -> Query {
             "DELETE FROM dead_letter WHERE key IN (
                 SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET $1) RETURNING 1"
         }
-        other => unreachable!("the rows of {} are not kept for a while", other.name()),
+        other => unreachable!("the rows of {} are not kept for a while", other.as_str()),
     };
     Query::new(sql, vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
 }
@@ -443,7 +425,6 @@ const LOCK_COUNTERS: &str = "
 SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
     lost_messages_at FROM cluster FOR UPDATE";
 
-/// Sets a number.
 pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
     let sql = match counter {
         Counter::LastOrganisation => "UPDATE cluster SET last_organisation = $1::bigint",
@@ -465,7 +446,6 @@ pub(super) fn ses_id_of(key: &Key) -> &str {
     key.text_to_nul(0)
 }
 
-/// Ids as a parameter.
 pub(super) fn ids(ids: impl IntoIterator<Item = Uuid>) -> Parameter {
     Box::new(ids.into_iter().collect::<Vec<_>>())
 }

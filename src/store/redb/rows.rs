@@ -16,10 +16,7 @@ use crate::store::record::ReportedChange;
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::row_tables::{PublishedTable, published};
-use crate::store::redb::tables::{
-    CLOCK, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES, LOST_MESSAGES_AT, META,
-    TIME_KEY, Tables,
-};
+use crate::store::redb::tables::{CLOCK, META, TIME_KEY, Tables};
 use crate::store::redb::{RedbStore, sent, timed_rows};
 use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::store::{Change, ROW_WEIGHT, StoreError};
@@ -104,7 +101,7 @@ impl RedbStore {
             let meta = transaction.open_table(META)?;
             let mut values = [0; N];
             for (value, counter) in values.iter_mut().zip(counters) {
-                *value = meta.get(name(counter))?.map_or(0, |row| row.value());
+                *value = meta.get(counter.as_str())?.map_or(0, |row| row.value());
             }
             Ok(values)
         })
@@ -150,7 +147,7 @@ impl RedbStore {
         table: Table,
         read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        self.read(table.name(), "rows", |transaction| Ok(read(published(table), transaction)?))
+        self.read(table.as_str(), "rows", |transaction| Ok(read(published(table), transaction)?))
     }
 
     /// Reads on a thread where that may take long.
@@ -179,37 +176,23 @@ const fn takes_long(table: Table) -> bool {
     )
 }
 
-/// Key of a number among the single values of the file.
-const fn name(counter: Counter) -> &'static str {
-    match counter {
-        Counter::LastOrganisation => LAST_ORGANISATION,
-        Counter::LastKey => LAST_KEY,
-        Counter::LastWebhook => LAST_WEBHOOK,
-        Counter::LostMessages => LOST_MESSAGES,
-        Counter::LostMessagesAt => LOST_MESSAGES_AT,
-    }
-}
-
 impl Tables<'_> {
-    /// Returns a number; 0 if it was never set.
     pub(super) fn counter(&mut self, counter: Counter) -> Result<u64, redb::Error> {
-        let row = self.meta.open()?.get(name(counter))?;
+        let row = self.meta.open()?.get(counter.as_str())?;
         Ok(row.map_or(0, |row| row.value()))
     }
 
-    /// Removes the use of a key.
     fn remove_use(&mut self, api_key: u32) -> Result<(), redb::Error> {
         self.key_use.open()?.remove(api_key)?;
         Ok(())
     }
 
-    /// Sets a number.
     pub(super) fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), redb::Error> {
         let meta = self.meta.open()?;
         if value == 0 {
-            meta.remove(name(counter))?;
+            meta.remove(counter.as_str())?;
         } else {
-            meta.insert(name(counter), value)?;
+            meta.insert(counter.as_str(), value)?;
         }
         Ok(())
     }
