@@ -7,6 +7,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
@@ -136,6 +140,18 @@ enum Engine {
     Postgres(PostgresStore),
 }
 
+/// What every engine keeps in memory.
+#[derive(Default)]
+struct InMemory {
+    directory: Directory,
+    suppressed: Suppressed,
+    metrics: StoreMetrics,
+    damage: Damage,
+    listings: Listings,
+    /// Told when the health may have changed.
+    health_changed: Notify,
+}
+
 impl Store {
     /// Opens the store in a directory, making it if there is none, and sets right what the end of
     /// the last process left: every pending message becomes `failed` before this returns.
@@ -178,7 +194,7 @@ impl Store {
 
     /// Metrics of the store's work.
     pub fn metrics(&self) -> &StoreMetrics {
-        on_engine!(self, engine => engine.metrics())
+        &self.memory().metrics
     }
 
     /// Whether the store takes writes now.
@@ -201,20 +217,37 @@ impl Store {
 
     /// Waits until the store takes writes.
     pub async fn writable(&self) {
-        ask_engine!(self, engine => engine.writable());
+        self.becomes(|health| health == Health::Writable).await;
     }
 
     /// Waits until the store takes outcomes of messages, or never will again.
     pub async fn takes_outcomes(&self) {
         match &self.engine {
-            Engine::Redb(engine) => engine.takes_outcomes().await,
-            Engine::Postgres(engine) => Box::pin(engine.writable()).await,
+            Engine::Redb(_) => self.becomes(|health| health != Health::Refusing).await,
+            Engine::Postgres(_) => self.writable().await,
         }
     }
 
     /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
     pub async fn refuses(&self) {
-        ask_engine!(self, engine => engine.refuses());
+        self.becomes(|health| health == Health::Refusing).await;
+    }
+
+    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
+        loop {
+            let told = self.memory().health_changed.notified();
+            tokio::pin!(told);
+            // Registered before the look, so that a change in between is not missed.
+            told.as_mut().enable();
+            if is_reached(self.health()) {
+                return;
+            }
+            match &self.engine {
+                Engine::Redb(_) => told.await,
+                // A lease ends without anybody telling so.
+                Engine::Postgres(_) => drop(timeout(Duration::from_millis(500), told).await),
+            }
+        }
     }
 
     /// What admission asks about an organisation.
@@ -369,20 +402,24 @@ impl Store {
         read_engine!(self, engine => engine.counters(counters))
     }
 
+    fn memory(&self) -> &InMemory {
+        on_engine!(self, engine => engine.memory())
+    }
+
     fn directory(&self) -> &Directory {
-        on_engine!(self, engine => engine.directory())
+        &self.memory().directory
     }
 
     fn suppressed(&self) -> &Suppressed {
-        on_engine!(self, engine => engine.suppressed())
+        &self.memory().suppressed
     }
 
     fn damage(&self) -> &Damage {
-        on_engine!(self, engine => engine.damage())
+        &self.memory().damage
     }
 
     fn listings(&self) -> &Listings {
-        on_engine!(self, engine => engine.listings())
+        &self.memory().listings
     }
 
     /// Notes a row without which nothing can be answered.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -18,12 +18,7 @@ use uuid::Uuid;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::DatabaseStatus;
-use crate::store::damage::Damage;
-use crate::store::directory::Directory;
-use crate::store::listing::Listings;
-use crate::store::metrics::StoreMetrics;
-use crate::store::suppression_filter::Suppressed;
-use crate::store::{Health, Joined, StoreError, StoreId, StoreOwner};
+use crate::store::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
 use crate::tasks::Task;
 use accept::Request;
 use calls::Calls;
@@ -100,6 +95,7 @@ impl std::fmt::Debug for PostgresStore {
 }
 
 struct Shared {
+    memory: InMemory,
     connector: Connector,
     node: Node,
     /// The server's, as it was last read.
@@ -112,8 +108,6 @@ struct Shared {
     readers: Slot,
     /// For reads of many rows, so that nobody waits behind them.
     listers: Slot,
-    directory: Directory,
-    suppressed: Suppressed,
     /// Position up to which the filter has what other nodes added.
     suppressions_followed: AtomicI64,
     feed: Feeds,
@@ -125,10 +119,6 @@ struct Shared {
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
     is_lost: AtomicBool,
-    health_changed: Notify,
-    metrics: StoreMetrics,
-    damage: Damage,
-    listings: Listings,
     /// The database's state at the last look.
     database: std::sync::Mutex<DatabaseStatus>,
 }
@@ -156,6 +146,7 @@ impl PostgresStore {
         let node = Node::new(identity);
         let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
         let shared = Arc::new(Shared {
+            memory: InMemory::default(),
             connector,
             node,
             clock: watch::Sender::new(reading),
@@ -163,8 +154,6 @@ impl PostgresStore {
             accepting_connections: usize::from(server.accepting_connections),
             readers: Slot::new(Purpose::Reads),
             listers: Slot::new(Purpose::Lists),
-            directory: Directory::default(),
-            suppressed: Suppressed::default(),
             suppressions_followed: AtomicI64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
@@ -173,10 +162,6 @@ impl PostgresStore {
             requests: Requests::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
-            health_changed: Notify::new(),
-            metrics: StoreMetrics::default(),
-            damage: Damage::default(),
-            listings: Listings::default(),
             database: std::sync::Mutex::new(database),
         });
         shared.load(&connection).await.map_err(failed)?;
@@ -219,8 +204,8 @@ impl PostgresStore {
         Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
     }
 
-    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
-        &self.shared.metrics
+    pub(in crate::store) fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 
     pub(in crate::store) fn health(&self) -> Health {
@@ -232,46 +217,8 @@ impl PostgresStore {
         self.tasks.one_ended().await
     }
 
-    pub(in crate::store) fn directory(&self) -> &Directory {
-        &self.shared.directory
-    }
-
-    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
-        &self.shared.suppressed
-    }
-
-    pub(in crate::store) fn damage(&self) -> &Damage {
-        &self.shared.damage
-    }
-
-    pub(in crate::store) fn listings(&self) -> &Listings {
-        &self.shared.listings
-    }
-
     pub(in crate::store) async fn answered(&self) {
         let _ = self.query("SELECT 1", &[]).await;
-    }
-
-    pub(in crate::store) async fn writable(&self) {
-        self.becomes(|health| health == Health::Writable).await;
-    }
-
-    pub(in crate::store) async fn refuses(&self) {
-        self.becomes(|health| health == Health::Refusing).await;
-    }
-
-    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
-        loop {
-            let told = self.shared.health_changed.notified();
-            tokio::pin!(told);
-            // Registered before the look, so that a change in between is not missed.
-            told.as_mut().enable();
-            if is_reached(self.health()) {
-                return;
-            }
-            // A lease ends without anybody telling so.
-            let _ = tokio::time::timeout(Duration::from_millis(500), told).await;
-        }
     }
 
     async fn query(
@@ -385,21 +332,21 @@ impl Shared {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
             tracing::error!(%error, "PostgreSQL does not take it: new messages are refused");
         }
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
     }
 
     fn reached(&self) {
         if self.is_lost.swap(false, Ordering::AcqRel) {
             tracing::info!("PostgreSQL takes messages again");
         }
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
     }
 
     /// Notes why something could not be done, and says so to whoever asked.
     fn refused(&self, error: QueryError) -> StoreError {
         match error {
             QueryError::Row(row) => {
-                self.damage.note(row);
+                self.memory.damage.note(row);
                 StoreError::Damaged
             }
             QueryError::InDoubt => StoreError::OutcomeOpen,
@@ -411,8 +358,8 @@ impl Shared {
     }
 
     async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
-        self.directory.read(connection).await?;
-        self.directory.read_uses(connection).await?;
+        self.memory.directory.read(connection).await?;
+        self.memory.directory.read_uses(connection).await?;
         self.load_suppressions(connection).await?;
         self.feed.identify(connection).await?;
         self.feed.follow(connection).await?;
@@ -422,7 +369,7 @@ impl Shared {
     async fn reload_directory(&self) -> Result<(), QueryError> {
         let read = async || {
             let connection = self.readers.get(&self.connector).await?;
-            self.directory.read(&connection).await
+            self.memory.directory.read(&connection).await
         };
         match read().await {
             Err(error) if error.is_lost_connection() => read().await,
@@ -442,7 +389,7 @@ async fn follow(shared: Arc<Shared>) {
         }
         let followed = async {
             let connection = shared.readers.get(&shared.connector).await?;
-            shared.directory.follow(&connection).await?;
+            shared.memory.directory.follow(&connection).await?;
             shared.follow_suppressions(&connection).await?;
             shared.feed.follow(&connection).await?;
             shared.take_requests(&connection).await

@@ -10,18 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::ReadTransaction;
-use tokio::sync::Notify;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
 use crate::store::damage::Damage;
-use crate::store::directory::{Directory, OrganisationIndex};
-use crate::store::listing::Listings;
-use crate::store::metrics::StoreMetrics;
-use crate::store::suppression_filter::Suppressed;
-use crate::store::{Applied, Health, Report, StoreError, StoreOwner, transitions};
+use crate::store::directory::OrganisationIndex;
+use crate::store::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
 use error::ReadError;
@@ -165,7 +161,15 @@ impl RedbStore {
                 let found = |id| bodies.take().map(|bodies| bodies(id)).unwrap_or_default();
                 start.set_right(database, &feed, laid, found)
             })?;
-        let shared = Arc::new(Shared::new(database, damage, feed, start));
+        let shared = Arc::new(Shared {
+            memory: InMemory { damage, ..InMemory::default() },
+            database,
+            idempotency: RwLock::default(),
+            refusing: AtomicBool::new(false),
+            file_loss: RwLock::default(),
+            feed,
+            start,
+        });
         let recovery = startup_recovery::load(&shared, settled)?;
         if let Some(error) = refused {
             shared.refusing.store(true, Ordering::Release);
@@ -179,8 +183,8 @@ impl RedbStore {
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
 
-    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
-        &self.shared.metrics
+    pub(in crate::store) fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 
     pub(in crate::store) fn health(&self) -> Health {
@@ -208,47 +212,6 @@ impl RedbStore {
             // If it fails, the file is opened again, and snapshots show what is in the journal.
             let _ = self.writer.barrier().await;
         }
-    }
-
-    pub(in crate::store) async fn writable(&self) {
-        self.becomes(|health| health == Health::Writable).await;
-    }
-
-    pub(in crate::store) async fn takes_outcomes(&self) {
-        self.becomes(|health| health != Health::Refusing).await;
-    }
-
-    pub(in crate::store) async fn refuses(&self) {
-        self.becomes(|health| health == Health::Refusing).await;
-    }
-
-    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
-        loop {
-            let told = self.shared.health_changed.notified();
-            tokio::pin!(told);
-            // Registered before the look, so that a change in between is not missed.
-            told.as_mut().enable();
-            if is_reached(self.health()) {
-                return;
-            }
-            told.await;
-        }
-    }
-
-    pub(in crate::store) fn directory(&self) -> &Directory {
-        &self.shared.directory
-    }
-
-    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
-        &self.shared.suppressed
-    }
-
-    pub(in crate::store) fn damage(&self) -> &Damage {
-        &self.shared.damage
-    }
-
-    pub(in crate::store) fn listings(&self) -> &Listings {
-        &self.shared.listings
     }
 
     pub(in crate::store) async fn record(
@@ -299,7 +262,7 @@ impl RedbStore {
         match read {
             Ok(read) => Ok(read),
             Err(ReadError::Row(row)) => {
-                self.shared.damage.note(row);
+                self.shared.memory.damage.note(row);
                 Err(StoreError::Damaged)
             }
             Err(ReadError::File(error)) => {
@@ -314,20 +277,14 @@ impl RedbStore {
 }
 
 struct Shared {
+    memory: InMemory,
     database: SharedDatabase,
-    directory: Directory,
     idempotency: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     refusing: AtomicBool,
     /// What became of the file, if it is not in its place as it was written.
     file_loss: RwLock<Option<FileLoss>>,
-    /// Told when one of these changes.
-    health_changed: Notify,
-    suppressed: Suppressed,
     feed: FeedIndex,
-    metrics: StoreMetrics,
-    damage: Damage,
-    listings: Listings,
     start: Start,
 }
 
@@ -338,23 +295,6 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn new(database: SharedDatabase, damage: Damage, feed: FeedIndex, start: Start) -> Self {
-        Self {
-            database,
-            directory: Directory::default(),
-            idempotency: RwLock::default(),
-            refusing: AtomicBool::new(false),
-            file_loss: RwLock::default(),
-            health_changed: Notify::new(),
-            suppressed: Suppressed::default(),
-            feed,
-            metrics: StoreMetrics::default(),
-            damage,
-            listings: Listings::default(),
-            start,
-        }
-    }
-
     /// Looks whether the file is in its place and as it was written, and tells of a change.
     fn look(&self) -> Option<FileLoss> {
         let file = self.database.data_file()?;
@@ -363,7 +303,7 @@ impl Shared {
             return loss;
         }
         *write_lock(&self.file_loss) = loss;
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
         let path = file.path().display();
         match loss {
             None => tracing::info!(%path, "the data file is in its place again"),
@@ -389,8 +329,8 @@ impl Shared {
     }
 
     fn set_organisations(&self, mut index: OrganisationIndex) {
-        index.version = self.directory.load().version + 1;
-        self.directory.replace(index);
+        index.version = self.memory.directory.load().version + 1;
+        self.memory.directory.replace(index);
     }
 }
 

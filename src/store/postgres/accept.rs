@@ -147,7 +147,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     let began = Instant::now();
     let decided = loop {
         // The statement compares this version with the server's: what is checked is what counts.
-        let directory = shared.directory.load();
+        let directory = shared.memory.directory.load();
         batch = refuse_withdrawn(&directory, batch);
         if batch.is_empty() {
             return;
@@ -188,14 +188,14 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
                     if has_panicked { Err(StoreError::OutcomeOpen.into()) } else { Ok(accepted) };
                 answers.push((answer, reply));
             }
-            shared.metrics.committed(operations, began.elapsed(), increments);
+            shared.memory.metrics.committed(operations, began.elapsed(), increments);
             for (answer, reply) in answers {
                 // The client may be gone; the messages are accepted all the same.
                 let _ = reply.send(answer);
             }
         }
         Err(error) => {
-            shared.metrics.commit_failed();
+            shared.memory.metrics.commit_failed();
             shared.lost(&error);
             for request in batch {
                 let _ = request.reply.send(Err(StoreError::Unavailable.into()));

@@ -29,6 +29,7 @@ const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 /// others are visible before if an administrator cancels a wait for the standby. They would be told
 /// of twice if that standby took over. Positions are in the order of commits, so a commit that is
 /// confirmed confirms all positions before its own.
+#[derive(Default)]
 pub(super) struct Feeds {
     id: AtomicU64,
     /// Last position that is known to be confirmed.
@@ -41,21 +42,6 @@ pub(super) struct Feeds {
     now_confirmed: Notify,
     ends: RwLock<BTreeMap<OrganisationId, FeedPosition>>,
     grew: watch::Sender<FeedPosition>,
-}
-
-impl Default for Feeds {
-    fn default() -> Self {
-        let grew = watch::Sender::new(FeedPosition::START);
-        Self {
-            id: AtomicU64::new(0),
-            confirmed: AtomicI64::new(0),
-            visible: AtomicI64::new(0),
-            unconfirmed: Notify::new(),
-            now_confirmed: Notify::new(),
-            ends: RwLock::default(),
-            grew,
-        }
-    }
 }
 
 impl Feeds {

@@ -71,7 +71,7 @@ impl PostgresStore {
         window_now: WindowTime,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let turn = self.shared.listings.turn(lister).await?;
+        let turn = self.shared.memory.listings.turn(lister).await?;
         let store = self.clone();
         // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
         let listing = tokio::spawn(async move {
@@ -148,7 +148,7 @@ fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
         let id = message_id(row.get(0));
         let record: &[u8] = row.get(1);
         let message = decode_message(id, record).in_table(Table::Messages, id);
-        page.look_at(shared.damage.left_out(message), record.len());
+        page.look_at(shared.memory.damage.left_out(message), record.len());
         last = Some(id);
     }
     (page, Looked::All(last))

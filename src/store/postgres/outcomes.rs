@@ -225,9 +225,9 @@ async fn write_together(
     let began = Instant::now();
     match write_again(shared, session, &batch).await {
         Ok((decided, effects)) => {
-            shared.metrics.committed(batch.len(), began.elapsed(), effects.increments);
+            shared.memory.metrics.committed(batch.len(), began.elapsed(), effects.increments);
             if effects.is_suppressed {
-                shared.suppressed.grew();
+                shared.memory.suppressed.grew();
             }
             shared.feed.grow(&effects.feed_ends);
             for (job, decided) in batch.into_iter().zip(decided) {
@@ -236,7 +236,7 @@ async fn write_together(
         }
         Err(QueryError::Panicked) => return Err(batch),
         Err(error) => {
-            shared.metrics.commit_failed();
+            shared.memory.metrics.commit_failed();
             shared.lost(&error);
             for job in batch {
                 job.answer(Err(StoreError::Unavailable));

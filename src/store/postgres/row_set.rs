@@ -117,7 +117,7 @@ impl<'a> RowSet<'a> {
     pub(super) fn new(shared: &'a Shared, lock: Lock) -> Self {
         Self {
             shared,
-            directory: shared.directory.load_full(),
+            directory: shared.memory.directory.load_full(),
             is_locked: lock == Lock::Rows,
             read: BTreeMap::new(),
             runs: BTreeMap::new(),
@@ -274,7 +274,7 @@ impl<'a> RowSet<'a> {
         }
         // Before the commit: none that is stored is ever missing there.
         let keys = suppressions.iter().filter(|(_, row)| row.is_some());
-        self.shared.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
+        self.shared.memory.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
         self.add_rows(&mut queries, Table::Suppressions, &suppressions, last);
         if let Some(last) = last.filter(|_| !feed.is_empty()) {
             let first = last.unsigned_abs() + 1 - count as u64;
@@ -504,6 +504,6 @@ impl Rows for RowSet<'_> {
     }
 
     fn damage(&self) -> &Damage {
-        &self.shared.damage
+        &self.shared.memory.damage
     }
 }

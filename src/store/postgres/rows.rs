@@ -58,7 +58,7 @@ impl PostgresStore {
         let effects = rows.write(change.connection()).await?;
         let done = change.commit(done).await?;
         if effects.is_suppressed {
-            self.shared.suppressed.grew();
+            self.shared.memory.suppressed.grew();
         }
         Ok((done, true))
     }

@@ -52,14 +52,14 @@ impl Shared {
             let Some(last) = rows.last() else { return Ok(()) };
             self.note_suppressions(&rows);
             self.suppressions_followed.store(last.get(3), Ordering::Release);
-            self.suppressed.grew();
+            self.memory.suppressed.grew();
         }
     }
 
     fn note_suppressions(&self, rows: &[Row]) {
         for row in rows {
             let (scope, address): (i32, &str) = (row.get(0), row.get(1));
-            let (suppressed, damage) = (&self.suppressed, &self.damage);
+            let (suppressed, damage) = (&self.memory.suppressed, &self.memory.damage);
             suppressions::load(suppressed, damage, scope.unsigned_abs(), address, row.get(2));
         }
     }

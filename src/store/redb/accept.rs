@@ -92,7 +92,7 @@ struct Accept<F> {
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        let right = self.acceptance.check_right(0, &batch.shared.directory.load());
+        let right = self.acceptance.check_right(0, &batch.shared.memory.directory.load());
         self.decided = Some(match right {
             Ok(()) => own_failure(self.acceptance.decide(batch), batch.shared)?.map_err(Into::into),
             Err(error) => Err(error),
@@ -157,7 +157,7 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
 
 impl<F> AcceptAll<F> {
     fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
-        let directory = batch.shared.directory.load();
+        let directory = batch.shared.memory.directory.load();
         let mut all = self.acceptances.iter().enumerate();
         all.try_for_each(|(index, one)| one.check_right(index, &directory))
     }

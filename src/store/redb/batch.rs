@@ -73,7 +73,7 @@ pub(super) fn own_failure<T>(
     match result {
         Ok(done) => Ok(Ok(done)),
         Err(ReadError::Row(row)) => {
-            shared.damage.note(row);
+            shared.memory.damage.note(row);
             Ok(Err(StoreError::Damaged))
         }
         Err(ReadError::File(error)) => Err(error),

@@ -133,29 +133,17 @@ pub(super) enum ReadError {
     Row(#[from] DamagedRow),
 }
 
-impl From<StorageError> for ReadError {
-    fn from(error: StorageError) -> Self {
-        Self::File(error.into())
-    }
+macro_rules! of_file {
+    ($($error:ty),+) => {$(
+        impl From<$error> for ReadError {
+            fn from(error: $error) -> Self {
+                Self::File(error.into())
+            }
+        }
+    )+};
 }
 
-impl From<redb::TableError> for ReadError {
-    fn from(error: redb::TableError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::TransactionError> for ReadError {
-    fn from(error: redb::TransactionError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::CommitError> for ReadError {
-    fn from(error: redb::CommitError) -> Self {
-        Self::File(error.into())
-    }
-}
+of_file!(StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
 
 /// Says where a row is that cannot be read.
 pub(super) trait InRow<T> {

@@ -39,7 +39,7 @@ impl RedbStore {
 }
 
 /// What is known of the feeds in memory: where each one begins and ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FeedIndex {
     id: AtomicU64,
     /// The last position that was given. Only who writes gives one.
@@ -66,17 +66,6 @@ pub(super) struct PurgedFeed {
     first: Option<FeedPosition>,
     /// End of what was removed.
     end: FeedPosition,
-}
-
-impl Default for FeedIndex {
-    fn default() -> Self {
-        Self {
-            id: AtomicU64::new(0),
-            last: AtomicU64::new(0),
-            extents: RwLock::default(),
-            grew: watch::Sender::new(FeedPosition::START),
-        }
-    }
 }
 
 impl FeedIndex {

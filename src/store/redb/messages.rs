@@ -64,9 +64,9 @@ impl RedbStore {
     ) -> Result<T, ListError> {
         let listed = self.read_in_turn(lister, filter.before, move |shared| {
             let page = shared.database.read(|transaction| {
-                let rests = Rests::new(&shared.metrics, Instant::now());
+                let rests = Rests::new(&shared.memory.metrics, Instant::now());
                 let page = Page::new(filter.clone(), limit, window_now.clone());
-                read_page(transaction, &shared.damage, &filter, page, &window_now, rests)
+                read_page(transaction, &shared.memory.damage, &filter, page, &window_now, rests)
             });
             page.map(then)
         });
@@ -83,7 +83,7 @@ impl RedbStore {
         before: Option<MessageId>,
         read: impl FnOnce(&Shared) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let turn = self.shared.listings.turn(lister).await?;
+        let turn = self.shared.memory.listings.turn(lister).await?;
         if before.is_none_or(|before| self.shared.database.is_any_unpublished_before(before)) {
             self.published().await;
         }

@@ -256,7 +256,7 @@ impl Rows for Batch<'_> {
         };
         if table == Table::Suppressions {
             // Before the commit: none that is stored is ever missing there.
-            self.shared.suppressed.insert([(key.number(0), key.text(4))]);
+            self.shared.memory.suppressed.insert([(key.number(0), key.text(4))]);
             self.suppressed = Change::Made;
         }
         self.or_stop(put)
@@ -350,10 +350,10 @@ impl Rows for Batch<'_> {
     }
 
     fn directory(&self) -> Arc<OrganisationIndex> {
-        self.shared.directory.load_full()
+        self.shared.memory.directory.load_full()
     }
 
     fn damage(&self) -> &Damage {
-        &self.shared.damage
+        &self.shared.memory.damage
     }
 }

@@ -15,13 +15,15 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
+use crate::store::organisations::read_index;
 use crate::store::redb::batch::{Batch, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
-use crate::store::redb::{OpenError, Shared, directory, startup_recovery, write_lock};
+use crate::store::redb::{OpenError, Shared, startup_recovery, write_lock};
+use crate::store::rows::KeyRange;
 use crate::store::{Change, StoreError};
 
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
@@ -83,7 +85,7 @@ impl Thread {
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
         if !self.shared.database.is_started() {
-            self.shared.metrics.commit_failed();
+            self.shared.memory.metrics.commit_failed();
             let nothing = FailedBatch {
                 operations: Vec::new(),
                 written: Written::Not,
@@ -165,7 +167,7 @@ impl Thread {
         let started = Instant::now();
         self.or_refuse("a checkpoint", || self.shared.database.checkpoint())?;
         let took = started.elapsed();
-        self.shared.metrics.checkpointed(took);
+        self.shared.memory.metrics.checkpointed(took);
         self.early_checkpoint_at = Instant::now() + took * QUICK_CHECKPOINT_DIVISOR;
         (self.since_checkpoint, self.checkpoint_at) = (0, None);
         Ok(())
@@ -192,9 +194,9 @@ impl Thread {
     }
 
     fn begin_refusing(&self) {
-        self.shared.metrics.commit_failed();
+        self.shared.memory.metrics.commit_failed();
         self.shared.refusing.store(true, Ordering::Release);
-        self.shared.health_changed.notify_waiters();
+        self.shared.memory.health_changed.notify_waiters();
     }
 
     fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<FailedBatch>> {
@@ -268,12 +270,9 @@ impl Thread {
             }
             // Read before the commit: nothing after it may fail.
             let organisations = match batch.organisations {
-                Change::Made => Some(directory::read(
-                    &**batch.tables.organisations.open()?,
-                    &**batch.tables.api_keys.open()?,
-                    &**batch.tables.domains.open()?,
-                    &**batch.tables.webhooks.open()?,
-                )?),
+                Change::Made => Some(read_index(|table| {
+                    batch.tables.of(table).range(&KeyRange::all(), usize::MAX)
+                })?),
                 Change::None => None,
             };
             let Batch { claimed, increments, fed, suppressed, .. } = batch;
@@ -295,11 +294,11 @@ fn accept(
     started: Instant,
 ) {
     if let Written::Durably(effects) = written {
-        shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
+        shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(shared, effects.claimed);
         shared.feed.grow(effects.fed);
         if effects.suppressed == Change::Made {
-            shared.suppressed.grew();
+            shared.memory.suppressed.grew();
         }
         if let Some(organisations) = effects.organisations {
             shared.set_organisations(organisations);
@@ -362,9 +361,9 @@ fn reopen(
                 Written::Durably(_) => accept(shared, waiting, written, started),
                 Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
             }
-            shared.suppressed.grew();
+            shared.memory.suppressed.grew();
             shared.refusing.store(false, Ordering::Release);
-            shared.health_changed.notify_waiters();
+            shared.memory.health_changed.notify_waiters();
             return Ended::No;
         }
         let attempt = Instant::now();
@@ -408,9 +407,9 @@ fn reopen(
     }
     settle(waiting, Err(StoreError::Unavailable));
     // The batch may have suppressed an address and been durable all the same.
-    shared.suppressed.grew();
+    shared.memory.suppressed.grew();
     shared.refusing.store(false, Ordering::Release);
-    shared.health_changed.notify_waiters();
+    shared.memory.health_changed.notify_waiters();
     tracing::info!("the store takes writes again");
     Ended::No
 }
