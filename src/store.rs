@@ -261,7 +261,7 @@ impl Store {
         &self,
         acceptance: NewMessage<F>,
     ) -> Result<Accepted, AcceptError> {
-        ask_engine!(self, engine => engine.accept(acceptance))
+        Ok(self.accept_all(vec![acceptance]).await?[0])
     }
 
     /// Returns the message that an organisation's idempotency key made, if it still replays at

@@ -29,7 +29,7 @@ use node::Node;
 use outcomes::Job;
 use refusals::Refusals;
 use requests::Requests;
-use session::{Session, Sessions, Transaction};
+use session::{Session, Sessions};
 use silence::Purpose;
 use tasks::Tasks;
 
@@ -278,18 +278,6 @@ impl PostgresStore {
                 Err(error) => return Err(shared.refused(error)),
             }
         }
-    }
-
-    async fn begin(&self) -> Result<Transaction, QueryError> {
-        Transaction::begin(&self.writer).await
-    }
-
-    /// Makes a change, and notes why it could not be made.
-    async fn changed<T>(
-        &self,
-        work: impl Future<Output = Result<T, QueryError>>,
-    ) -> Result<T, StoreError> {
-        work.await.map_err(|error| self.shared.refused(error))
     }
 }
 

@@ -87,13 +87,6 @@ pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
-        Ok(self.accept_all(vec![acceptance]).await?[0])
-    }
-
     pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
         &self,
         acceptances: Vec<NewMessage<F>>,

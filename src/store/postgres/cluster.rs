@@ -7,13 +7,13 @@ use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
 use crate::store::cluster::{
-    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeStatus, Standby,
+    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby,
 };
 use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
 use crate::store::postgres::peers::{BURY, Peer, boot_time};
-use crate::store::postgres::silence::Purpose;
+use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
 use crate::store::{StoreError, StoreId};
 
@@ -113,6 +113,10 @@ impl PostgresStore {
         database(&connection).await.map_err(failed)
     }
 
+    pub(in crate::store) fn silence(&self) -> &Silence {
+        self.shared.connector.silence()
+    }
+
     pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
         let sight = self.shared.node.sight();
         let own_load = self.shared.node.load();
@@ -129,20 +133,8 @@ impl PostgresStore {
         self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(in crate::store) fn silent_connections(&self) -> Vec<&'static str> {
-        self.shared.connector.silence().shown()
-    }
-
-    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
-        self.shared.node.say_load(load);
-    }
-
     pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {
         self.shared.clock.subscribe()
-    }
-
-    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
-        self.shared.node.drains()
     }
 
     pub(in crate::store) async fn drain_node(
@@ -150,13 +142,8 @@ impl PostgresStore {
         name: &str,
         drain: DrainOrder,
     ) -> Result<Change, StoreError> {
-        let drained = self.changed(async {
-            let change = self.begin().await?;
-            let rows =
-                change.connection().execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
-            change.commit(if rows == 1 { Change::Made } else { Change::None }).await
-        });
-        drained.await
+        let drained = self.execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
+        Ok(if drained == 1 { Change::Made } else { Change::None })
     }
 
     pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
@@ -167,13 +154,8 @@ impl PostgresStore {
         if silent < LEASE || peer.is_this() {
             return Ok(Forgotten::Lives(silent));
         }
-        let buried = self.changed(async {
-            let change = self.begin().await?;
-            // Only as it was seen: a sign of life meanwhile keeps it.
-            let rows = change.connection().execute(BURY, &[&peer.id, &peer.beat]).await?;
-            change.commit(rows).await
-        });
-        Ok(match buried.await? {
+        // Only as it was seen: a sign of life meanwhile keeps it.
+        Ok(match self.execute(BURY, &[&peer.id, &peer.beat]).await? {
             0 => Forgotten::Lives(Duration::ZERO),
             _ => Forgotten::Removed,
         })

@@ -145,7 +145,7 @@ pub struct NodeIdentity {
     pub least_dead_after: Duration,
 }
 
-pub(super) struct Node {
+pub(in crate::store) struct Node {
     identity: NodeIdentity,
     id: AtomicI32,
     /// When the last beat that was confirmed was sent, by the clock that runs on in a suspended
@@ -180,11 +180,11 @@ impl Node {
         }
     }
 
-    pub(super) fn drains(&self) -> watch::Receiver<DrainOrder> {
+    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
         self.drains.subscribe()
     }
 
-    pub(super) fn say_load(&self, load: NodeLoad) {
+    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
     }
 
@@ -214,11 +214,11 @@ impl Node {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
     }
 
-    pub(super) fn share(&self) -> watch::Receiver<f64> {
+    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
         self.share.subscribe()
     }
 
-    pub(super) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
+    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         self.duties[duty as usize].subscribe()
     }
 
@@ -267,7 +267,7 @@ impl Node {
         }
     }
 
-    pub(super) fn is_fenced(&self) -> bool {
+    pub(in crate::store) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire)
     }
 }
@@ -576,16 +576,8 @@ pub(super) async fn settle_orphans(
 }
 
 impl PostgresStore {
-    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
-        self.shared.node.share()
-    }
-
-    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
-        self.shared.node.has_duty(duty)
-    }
-
-    pub(in crate::store) fn is_fenced(&self) -> bool {
-        self.shared.node.is_fenced()
+    pub(in crate::store) fn node(&self) -> &Node {
+        &self.shared.node
     }
 
     pub(in crate::store) async fn leave(&self) {

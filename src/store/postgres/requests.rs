@@ -12,6 +12,7 @@ use crate::store::StoreError;
 use crate::store::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::session::Transaction;
 use crate::store::postgres::{PostgresStore, Shared};
 
 /// The most requests that wait until this node begins to answer them.
@@ -85,13 +86,14 @@ impl PostgresStore {
         if asked.is_empty() {
             return Ok(without_answer(silent));
         }
-        let rows = self.changed(async {
-            let change = self.begin().await?;
+        let rows = async {
+            let change = Transaction::begin(&self.writer).await?;
             let rows = change.connection().query(ASK, &[&asked, &request]).await?;
             change.commit(rows).await
-        });
+        };
+        let rows = rows.await.map_err(|error| self.shared.refused(error))?;
         let mut waiting: BTreeMap<i64, i32> =
-            rows.await?.iter().map(|row| (row.get(0), row.get(1))).collect();
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         // A node that is gone holds nothing any more.
         silent.retain(|node, _| !asked.contains(node) || waiting.values().any(|one| one == node));
         let ids: Vec<i64> = waiting.keys().copied().collect();
@@ -115,12 +117,7 @@ impl PostgresStore {
             });
         }
         // Who comes back later must not do what its operator was told has not been done.
-        let removed = self.changed(async {
-            let change = self.begin().await?;
-            change.connection().execute(REMOVE, &[&ids]).await?;
-            change.commit(()).await
-        });
-        removed.await?;
+        self.execute(REMOVE, &[&ids]).await?;
         answers.extend(without_answer(silent));
         Ok(answers)
     }
@@ -135,12 +132,7 @@ impl PostgresStore {
         id: i64,
         answer: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let answered = self.changed(async {
-            let change = self.begin().await?;
-            change.connection().execute(ANSWER, &[&id, &answer]).await?;
-            change.commit(()).await
-        });
-        answered.await
+        self.execute(ANSWER, &[&id, &answer]).await.map(drop)
     }
 }
 

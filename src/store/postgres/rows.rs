@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tokio::time::sleep;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::store::StoreError;
 use crate::store::directory::KeyUses;
@@ -122,19 +123,24 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
-        self.execute(&Query::new("UPDATE cluster SET time_record = $1", vec![Box::new(row)])).await
+        self.execute("UPDATE cluster SET time_record = $1", &[&row]).await.map(drop)
     }
 
     pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
-        self.execute(&put_key_use(&uses)).await
+        let query = put_key_use(&uses);
+        self.execute(query.sql(), &query.parameters()).await.map(drop)
     }
 
-    /// Makes one statement a transaction.
-    pub(super) async fn execute(&self, query: &Query) -> Result<(), StoreError> {
+    /// Makes one statement a transaction; returns how many rows it changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, StoreError> {
         let executed = async {
             let change = Transaction::begin(&self.writer).await?;
-            change.connection().execute(query.sql(), &query.parameters()).await?;
-            change.commit(()).await
+            let rows = change.connection().execute(sql, parameters).await?;
+            change.commit(rows).await
         };
         executed.await.map_err(|error| self.shared.refused(error))
     }

@@ -69,7 +69,7 @@ impl Purpose {
 
 /// Where no answer came in time.
 #[derive(Default)]
-pub(super) struct Silence(Mutex<State>);
+pub(in crate::store) struct Silence(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -114,7 +114,7 @@ impl Silence {
     }
 
     /// Returns the names of what stands still, or stood still within the last minute.
-    pub(super) fn shown(&self) -> Vec<&'static str> {
+    pub(in crate::store) fn shown(&self) -> Vec<&'static str> {
         let state = self.lock();
         let lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);
         let purposes: BTreeSet<Purpose> =

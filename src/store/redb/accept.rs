@@ -10,7 +10,7 @@ use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::interface::KeyClaim;
 use crate::store::record::IdempotencyRow;
-use crate::store::redb::batch::{Batch, Operation, own_failure};
+use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::of_organisation;
@@ -55,23 +55,13 @@ impl RedbStore {
         self.replay(organisation, key, window_now)
     }
 
-    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
-        self.require_writable()?;
-        let (reply, answer) = oneshot::channel();
-        self.writer.submit(Box::new(Accept { acceptance, decided: None, reply })).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
-    }
-
     pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
         &self,
         acceptances: Vec<NewMessage<F>>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         self.require_writable()?;
         let (reply, answer) = oneshot::channel();
-        self.writer.submit(Box::new(AcceptAll { acceptances, decided: None, reply })).await?;
+        self.writer.submit(Box::new(Accept { acceptances, decided: None, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 
@@ -84,47 +74,14 @@ impl RedbStore {
     }
 }
 
+/// The acceptance of messages, all or none.
 struct Accept<F> {
-    acceptance: NewMessage<F>,
-    decided: Option<Result<Accepted, AcceptError>>,
-    reply: oneshot::Sender<Result<Accepted, AcceptError>>,
-}
-
-impl<F: FnOnce() + Send> Operation for Accept<F> {
-    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        let right = self.acceptance.check_right(0, &batch.shared.memory.directory.load());
-        self.decided = Some(match right {
-            Ok(()) => own_failure(self.acceptance.decide(batch), batch.shared)?.map_err(Into::into),
-            Err(error) => Err(error),
-        });
-        Ok(())
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { acceptance, decided, reply } = *self;
-        let answer = outcome
-            .map_err(AcceptError::from)
-            .and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable.into())));
-        if let Ok(Accepted::New(_)) = answer {
-            (acceptance.on_new)();
-        }
-        // The client may be gone; the message is accepted all the same.
-        let _ = reply.send(answer);
-    }
-
-    fn weight(&self) -> usize {
-        self.acceptance.row.len()
-    }
-}
-
-/// The acceptance of several messages, all or none.
-struct AcceptAll<F> {
     acceptances: Vec<NewMessage<F>>,
     decided: Option<Result<Vec<Accepted>, AcceptError>>,
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
-impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
+impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         self.decided = Some(match self.check_rights(batch) {
             Ok(()) => own_failure(self.decide(batch), batch.shared)?.map_err(Into::into),
@@ -143,6 +100,7 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
                 (acceptance.on_new)();
             }
         }
+        // The client may be gone; the messages are accepted all the same.
         let _ = reply.send(answer);
     }
 
@@ -151,11 +109,11 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
     }
 
     fn messages(&self) -> usize {
-        self.acceptances.len()
+        self.acceptances.len().max(self.weight() / MESSAGE_WEIGHT)
     }
 }
 
-impl<F> AcceptAll<F> {
+impl<F> Accept<F> {
     fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
         let directory = batch.shared.memory.directory.load();
         let mut all = self.acceptances.iter().enumerate();
@@ -163,8 +121,8 @@ impl<F> AcceptAll<F> {
     }
 
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
-        // A row that cannot be read must be met before the first write.
-        for acceptance in &self.acceptances {
+        // A row that cannot be read must be met before the first write. One message alone sees to that.
+        for acceptance in self.acceptances.iter().filter(|_| self.acceptances.len() > 1) {
             if let Some(claim) = &acceptance.claim {
                 let hash = acceptance.key_hash(batch, claim);
                 acceptance.find_earlier(batch, claim, hash)?;

@@ -10,7 +10,7 @@ use crate::store::redb::tables::Tables;
 use crate::store::{Change, StoreError};
 
 /// Bytes of rows that take the writer about as long as a message.
-const MESSAGE_WEIGHT: usize = 1_024;
+pub(super) const MESSAGE_WEIGHT: usize = 1_024;
 
 /// One operation in the shared transaction.
 pub(super) trait Operation: Send {
