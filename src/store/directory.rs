@@ -142,7 +142,7 @@ pub(super) type KeyUses = Vec<(u32, u64)>;
 pub(super) struct Directory {
     index: ArcSwap<OrganisationIndex>,
     changed: watch::Sender<()>,
-    key_use: ArcSwap<KeyUse>,
+    pub(super) key_use: KeyUse,
 }
 
 impl Directory {
@@ -166,37 +166,11 @@ impl Directory {
             .rcu(|known| Arc::clone(if known.version > read.version { known } else { &read }));
         self.changed.send_replace(());
     }
-
-    pub(super) fn replace_uses(&self, uses: impl IntoIterator<Item = (u32, u64)>) {
-        let mut key_use = KeyUse::default();
-        for (id, time) in uses {
-            key_use.add(id, time);
-        }
-        self.key_use.store(Arc::new(key_use));
-    }
-
-    pub(super) fn note_use(&self, id: KeyId, now: Timestamp) {
-        KeyUse::note(&self.key_use, id, now);
-    }
-
-    pub(super) fn last_use(&self, id: KeyId) -> Option<Timestamp> {
-        self.key_use.load().last(id)
-    }
-
-    /// Returns the uses that are newer than what is stored. They count as stored from here on.
-    pub(super) fn unstored_uses(&self) -> KeyUses {
-        self.key_use.load().take_unstored()
-    }
-
-    /// Takes back that uses were stored.
-    pub(super) fn give_back_uses(&self, uses: &[(u32, u64)]) {
-        self.key_use.load().give_back(uses);
-    }
 }
 
 /// When each key was last used, and what of it is stored; in milliseconds.
-#[derive(Debug, Default, Clone)]
-struct KeyUse(FxHashMap<u32, Arc<Times>>);
+#[derive(Debug, Default)]
+pub(super) struct KeyUse(ArcSwap<FxHashMap<u32, Arc<Times>>>);
 
 #[derive(Debug, Default)]
 struct Times {
@@ -205,48 +179,52 @@ struct Times {
 }
 
 impl KeyUse {
-    fn add(&mut self, id: u32, time: u64) {
-        let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
-        self.0.insert(id, Arc::new(Times { used, stored }));
+    /// Takes the uses that are stored.
+    pub(super) fn replace(&self, uses: impl IntoIterator<Item = (u32, u64)>) {
+        let uses = uses.into_iter().map(|(id, time)| {
+            let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
+            (id, Arc::new(Times { used, stored }))
+        });
+        self.0.store(Arc::new(uses.collect()));
     }
 
-    fn note(key_use: &ArcSwap<Self>, id: KeyId, now: Timestamp) {
+    pub(super) fn note(&self, id: KeyId, now: Timestamp) {
         let now = now.unix_millis();
-        match key_use.load().0.get(&id.0) {
+        match self.0.load().get(&id.0) {
             // Many requests come in the same millisecond: only the first of them writes.
             Some(times) if times.used.load(Ordering::Relaxed) >= now => {}
             Some(times) => {
                 times.used.fetch_max(now, Ordering::Relaxed);
             }
             None => {
-                key_use.rcu(|key_use| key_use.with(id, now));
+                self.0.rcu(|known| {
+                    let mut uses = FxHashMap::clone(known);
+                    uses.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
+                    uses
+                });
             }
         }
     }
 
-    fn last(&self, id: KeyId) -> Option<Timestamp> {
-        let used = self.0.get(&id.0)?.used.load(Ordering::Relaxed);
+    pub(super) fn last(&self, id: KeyId) -> Option<Timestamp> {
+        let used = self.0.load().get(&id.0)?.used.load(Ordering::Relaxed);
         Some(Timestamp::from_unix_millis(used))
     }
 
-    /// Returns the same uses with one of a key that may have had none.
-    fn with(&self, id: KeyId, now: u64) -> Self {
-        let mut key_use = self.clone();
-        key_use.0.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
-        key_use
-    }
-
-    /// Returns what is newer than what is stored, which counts as stored from here on.
-    fn take_unstored(&self) -> KeyUses {
-        let newer = self.0.iter().filter_map(|(id, times)| {
+    /// Returns the uses that are newer than what is stored. They count as stored from here on.
+    pub(super) fn take_unstored(&self) -> KeyUses {
+        let uses = self.0.load();
+        let newer = uses.iter().filter_map(|(id, times)| {
             let used = times.used.load(Ordering::Relaxed);
             (times.stored.swap(used, Ordering::Relaxed) < used).then_some((*id, used))
         });
         newer.collect()
     }
 
-    fn give_back(&self, newer: &[(u32, u64)]) {
-        for times in newer.iter().filter_map(|(id, _)| self.0.get(id)) {
+    /// Takes back that uses were stored.
+    pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
+        let uses = self.0.load();
+        for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {
             times.stored.store(0, Ordering::Relaxed);
         }
     }

@@ -61,16 +61,8 @@ impl Store {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
         let turn = self.listings().turn(Lister::Organisation(organisation)).await?;
         let store = self.clone();
-        // The caller may go meanwhile; the read does not, so the turn is its own.
-        let listing = tokio::spawn(async move {
-            let (page, turn) = store.read_feed(&query, after, Some(turn)).await?;
-            let made = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                then(page)
-            });
-            Ok(made.await.expect("what is made of a page does not panic and is not aborted"))
-        });
-        listing.await.expect("a listing does not panic and is not aborted")
+        let read = async move { store.read_feed(&query, after, Some(turn)).await };
+        listing::list(read, then).await
     }
 
     /// Returns the entry at a position, unless there is none or its record is past its retention

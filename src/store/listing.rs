@@ -15,7 +15,7 @@ use crate::domain::search::{SearchText, is_sent_from};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::shared_limits::{Slot, Slots, TooMany};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage};
+use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
@@ -74,6 +74,29 @@ impl Turn {
         drop(self.of_all);
         Self::of(self.own, all).await
     }
+}
+
+/// Does what takes the processor for long, where it keeps no request of others from theirs.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.expect("the work does not panic and is not aborted")
+}
+
+/// Reads a page with the turn that it needs, and makes something of it. The caller may go meanwhile;
+/// the read does not, so the turn is its own.
+pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
+    read: impl Future<Output = Result<(P, Option<Turn>), StoreError>> + Send + 'static,
+    then: impl FnOnce(P) -> T + Send + 'static,
+) -> Result<T, ListError> {
+    let listing = tokio::spawn(async move {
+        let (page, turn) = read.await?;
+        let made = blocking(move || {
+            let _turn = turn;
+            then(page)
+        });
+        Ok(made.await)
+    });
+    listing.await.expect("a listing does not panic and is not aborted")
 }
 
 /// Returns a message as readers see it, with the corrected time of its acceptance, unless its

@@ -166,8 +166,9 @@ impl PostgresStore {
         });
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);
-        let (accepting, requests) = accept::queue();
-        let (changing, jobs) = outcomes::queue();
+        let (accepting, requests) = mpsc::channel(accept::QUEUE_CAPACITY);
+        let requests = Arc::new(Mutex::new(requests));
+        let (changing, jobs) = mpsc::channel(outcomes::QUEUE_CAPACITY);
         let mut tasks = Tasks::default();
         let session =
             async |purpose| Session::connect(Arc::clone(&shared), purpose).await.map_err(failed);
@@ -179,7 +180,7 @@ impl PostgresStore {
         let recording = session(Purpose::Outcomes).await?;
         tasks.spawn(Task::Outcomes, outcomes::work(Arc::clone(&shared), recording, jobs));
         let writer = Arc::new(Mutex::new(session(Purpose::Administration).await?));
-        let (replaying, questions) = replays::queue();
+        let (replaying, questions) = mpsc::channel(replays::QUEUE_CAPACITY);
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
         tasks.spawn(Task::Replays, replays);
         feed::confirm(&shared, &writer).await.map_err(failed)?;
@@ -404,12 +405,6 @@ async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
             Err(error) => tracing::debug!(%error, "messages of dead nodes wait"),
         }
     }
-}
-
-/// Does what takes the processor for long, where it keeps no request of others from theirs.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let working = tokio::task::spawn_blocking(work);
-    working.await.expect("the work does not panic and is not aborted")
 }
 
 fn number(organisation: OrganisationId) -> i32 {

@@ -25,7 +25,7 @@ use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, 
 use crate::store::{AcceptError, Accepted, Health, NewMessage, OnNew, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// The most bytes of records of one transaction.
@@ -80,11 +80,6 @@ pub(super) struct Request {
 }
 
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
-
-pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
-    let (sender, requests) = mpsc::channel(QUEUE_CAPACITY);
-    (sender, Arc::new(Mutex::new(requests)))
-}
 
 impl PostgresStore {
     pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(

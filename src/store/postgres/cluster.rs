@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
-use crate::store::cluster::{
-    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby,
-};
+use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
 use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};

@@ -38,7 +38,7 @@ impl Directory {
     pub(super) async fn read_uses(&self, connection: &Connection) -> Result<(), QueryError> {
         const READ: &str = "SELECT id, used_at FROM api_key WHERE used_at IS NOT NULL";
         let rows = connection.query(READ, &[]).await?;
-        self.replace_uses(
+        self.key_use.replace(
             rows.iter().map(|row| {
                 (row.get::<_, i32>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs())
             }),

@@ -5,7 +5,6 @@ use std::error::Error as _;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::resolver::ResolveError;
-use crate::store::StoreError;
 use crate::store::error::DamagedRow;
 
 /// Why something could not be read or written.
@@ -97,19 +96,6 @@ fn described(error: &tokio_postgres::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-impl From<QueryError> for StoreError {
-    fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::Row(_) => Self::Damaged,
-            QueryError::InDoubt => Self::OutcomeOpen,
-            error => {
-                tracing::warn!(%error, "the store cannot do it now");
-                Self::Unavailable
-            }
-        }
-    }
 }
 
 /// Why a store on a server could not be opened.

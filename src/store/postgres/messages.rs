@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
-use crate::store::listing::{self, Page, SURE_ROWS};
+use crate::store::listing::{self, Page, SURE_ROWS, blocking};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
-use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number, uuid_of};
+use crate::store::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
 use crate::store::record::decode_message;
 use crate::store::rows::{InTable, MessageRow, Table};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
+use crate::store::{MessageFilter, MessagePage, StoreError};
 
 const READ: &str = "
 SELECT record, (SELECT calling FROM pending WHERE pending.id = message.id)
@@ -63,31 +63,19 @@ impl PostgresStore {
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
-    pub(in crate::store) async fn list_then<T: Send + 'static>(
+    pub(in crate::store) async fn page(
         &self,
-        lister: Lister,
         filter: MessageFilter,
         limit: usize,
         window_now: WindowTime,
-        then: impl FnOnce(MessagePage) -> T + Send + 'static,
-    ) -> Result<T, ListError> {
-        let turn = self.shared.memory.listings.turn(lister).await?;
-        let store = self.clone();
-        // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
-        let listing = tokio::spawn(async move {
-            let mut page = store.page(filter, limit, window_now).await?;
-            store.lay_calls_over(&mut page.messages).await?;
-            Ok(blocking(move || {
-                let _turn = turn;
-                then(page)
-            })
-            .await)
-        });
-        listing.await.expect("a listing does not panic and is not aborted")
+    ) -> Result<MessagePage, StoreError> {
+        let mut page = self.stored_page(filter, limit, window_now).await?;
+        self.lay_calls_over(&mut page.messages).await?;
+        Ok(page)
     }
 
     /// Reads a page in steps, so that one that is full soon reads little.
-    async fn page(
+    async fn stored_page(
         &self,
         filter: MessageFilter,
         limit: usize,

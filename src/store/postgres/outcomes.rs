@@ -19,7 +19,7 @@ use crate::store::rows::{Key, KeyRange, Lock, Stop, Table};
 use crate::store::{Applied, Reference, Report, StoreError, feed, transitions};
 
 /// How many jobs may wait before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// How often a transaction is made again that was not made: a conflict, or a lost connection.
@@ -49,10 +49,6 @@ enum Decided {
 }
 
 type Decision = Result<Decided, Stop>;
-
-pub(super) fn queue() -> (mpsc::Sender<Job>, mpsc::Receiver<Job>) {
-    mpsc::channel(QUEUE_CAPACITY)
-}
 
 impl PostgresStore {
     pub(in crate::store) async fn record(

@@ -19,7 +19,7 @@ use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
 use crate::store::{Health, StoreError};
 
 /// How many questions may wait before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most keys of one transaction, about: a question is not divided.
 const MAX_KEYS: usize = 1_024;
 
@@ -42,10 +42,6 @@ struct Keys {
     organisations: Vec<i32>,
     digests: Vec<Vec<u8>>,
     live_after: Vec<i64>,
-}
-
-pub(super) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
-    mpsc::channel(QUEUE_CAPACITY)
 }
 
 impl PostgresStore {

@@ -126,7 +126,7 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
-    shared.memory.directory.replace_uses(shared.database.read(directory::key_uses)?);
+    shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
     shared.database.read(|transaction| {
         directory::load_suppressed(transaction, &shared.memory.suppressed, damage)
     })?;

@@ -62,9 +62,8 @@ impl Writer {
 
     /// Ends once everything that was queued before is durable or refused.
     pub(super) async fn barrier(&self) -> Result<(), StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Barrier(reply))).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        // It may not run: nothing is written for it.
+        self.submit_work(Kind::Barrier, 0, Some(Ok(())), |_: &mut Batch<'_>| Ok(())).await
     }
 
     /// Has something written, so that a file whose handle fails is opened again.
@@ -100,8 +99,22 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
     {
+        self.submit_work(kind, weight, None, work).await
+    }
+
+    async fn submit_work<T, F>(
+        &self,
+        kind: Kind,
+        weight: usize,
+        done: Option<Result<T, StoreError>>,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Work { run: Some(work), done: None, kind, weight, reply })).await?;
+        self.submit(Box::new(Work { run: Some(work), done, kind, weight, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 }
@@ -117,27 +130,6 @@ impl Drop for WriterThread {
         {
             tracing::error!("the writer's thread panicked");
         }
-    }
-}
-
-struct Barrier(oneshot::Sender<Result<(), StoreError>>);
-
-impl Operation for Barrier {
-    fn run(&mut self, _: &mut Batch<'_>) -> Result<(), redb::Error> {
-        Ok(())
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        // Whoever asked may be gone.
-        let _ = self.0.send(outcome);
-    }
-
-    fn weight(&self) -> usize {
-        0
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Barrier
     }
 }
 

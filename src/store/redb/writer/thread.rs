@@ -213,9 +213,7 @@ impl Thread {
         }));
         match ran {
             Ok(Ok(())) => {
-                let writes =
-                    operations.iter().filter(|operation| operation.kind() != Kind::Barrier);
-                self.since_checkpoint += writes.count();
+                self.since_checkpoint += write_count(&operations);
                 if self.shared.database.journal_bytes() > 0 {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
