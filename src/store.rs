@@ -105,6 +105,7 @@ mod history;
 mod interface;
 mod limits;
 mod listing;
+mod locks;
 mod lost_messages;
 mod messages;
 pub mod metrics;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock};
 
 use redb::ReadTransaction;
 
@@ -17,6 +17,7 @@ use crate::domain::time::Timestamp;
 use crate::store::StoreId;
 use crate::store::damage::Damage;
 use crate::store::directory::OrganisationIndex;
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
@@ -332,17 +333,6 @@ impl Shared {
         index.version = self.memory.directory.load().version + 1;
         self.memory.directory.replace(index);
     }
-}
-
-/// Locks for reading. What the locks guard is whole at every moment, so a panic elsewhere is no
-/// reason to stop.
-fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks for writing, as [`read_lock`] does for reading.
-fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An organisation's rows, for the log.

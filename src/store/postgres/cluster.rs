@@ -1,6 +1,6 @@
 //! Cluster: the nodes and the database as operators see them, and what operators change about nodes.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::domain::time::ClockReading;
 use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
 use crate::store::interface::Change;
+use crate::store::locks::locked;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
 use crate::store::postgres::peers::{BURY, Peer, boot_time};
@@ -53,7 +54,7 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
         };
         // The beat says whether the server answers at all.
         let Ok(mut status) = looked.await else { continue };
-        let mut known = shared.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&shared.database);
         let had_standby = match known.standby {
             Standby::Synchronous | Standby::Lost => true,
             Standby::None => false,
@@ -128,7 +129,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn database(&self) -> DatabaseStatus {
-        self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.shared.database).clone()
     }
 
     pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {

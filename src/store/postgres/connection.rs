@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -21,6 +21,7 @@ use tokio_postgres::{
 };
 
 use crate::resolver::{Resolver, ResolverLimits};
+use crate::store::locks::locked;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::tls::Tls;
@@ -193,7 +194,7 @@ impl Connector {
     }
 
     async fn connect_to_one(&self, purpose: Purpose) -> Result<Connection, QueryError> {
-        let held = *self.held();
+        let held = *locked(&self.held);
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
             let resolver = self.resolver.clone();
@@ -231,12 +232,12 @@ impl Connector {
         let connection = best.ok_or(last_error)?;
         if let Some(server) = connection.server {
             // Those that follow need not look around. Another server may be held meanwhile.
-            let held = *self.held().get_or_insert(Held { server, beat: None });
+            let held = *locked(&self.held).get_or_insert(Held { server, beat: None });
             if let Some(reason) = held.objection(server, None) {
                 return Err(QueryError::WrongServer(reason));
             }
         }
-        let mut drivers = self.drivers();
+        let mut drivers = locked(&self.drivers);
         drivers.retain(|driver| !driver.is_finished());
         drivers.push(connection.driver.abort_handle());
         drop(drivers);
@@ -247,38 +248,30 @@ impl Connector {
     /// that is behind it are refused from now on.
     pub(super) fn hold(&self, connection: &Connection, node: i32, beat: i64) {
         let Some(server) = connection.server else { return };
-        *self.held() = Some(Held { server, beat: Some((node, beat)) });
+        *locked(&self.held) = Some(Held { server, beat: Some((node, beat)) });
     }
 
     /// Logs that a server was refused, once a minute: another one may be right.
     fn tell_of_wrong_server(&self, error: &QueryError) {
         let QueryError::WrongServer(_) = error else { return };
-        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told_at = locked(&self.told_at);
         if told_at.is_none_or(|at| at.elapsed() >= WRONG_SERVER_INTERVAL) {
             *told_at = Some(Instant::now());
             tracing::warn!(%error, "a PostgreSQL server that takes writes is not used");
         }
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Closes all other connections. What waits for an answer by one of them learns that it is
     /// lost: their server may stand still, and then nothing else would tell.
     pub(super) fn close_others(&self, kept: &Connection) {
         let kept = kept.driver.abort_handle();
-        self.drivers().retain(|driver| {
+        locked(&self.drivers).retain(|driver| {
             let is_kept = driver.id() == kept.id();
             if !is_kept {
                 driver.abort();
             }
             is_kept
         });
-    }
-
-    fn drivers(&self) -> std::sync::MutexGuard<'_, Vec<AbortHandle>> {
-        self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -455,12 +448,12 @@ impl Connection {
 
     /// Prepares a statement, unless it is prepared already.
     pub(super) async fn prepare(&self, sql: &'static str) -> Result<Statement, QueryError> {
-        let known = self.statements().get(sql).cloned();
+        let known = locked(&self.statements).get(sql).cloned();
         if let Some(statement) = known {
             return Ok(statement);
         }
         let statement = self.answered(self.limit(), self.client.prepare(sql)).await?;
-        self.statements().insert(sql, statement.clone());
+        locked(&self.statements).insert(sql, statement.clone());
         Ok(statement)
     }
 
@@ -508,10 +501,6 @@ impl Connection {
     ) -> Result<u64, QueryError> {
         let statement = self.prepare(sql).await?;
         self.answered(self.limit(), self.client.execute(&statement, parameters)).await
-    }
-
-    fn statements(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
-        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

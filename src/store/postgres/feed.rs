@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use crate::domain::feed::{FeedId, FeedPosition};
 use crate::domain::id::OrganisationId;
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Session, Transaction};
@@ -99,7 +100,7 @@ impl Feeds {
         if ends.is_empty() {
             return;
         }
-        let mut known = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = write_lock(&self.ends);
         for (organisation, end) in ends {
             let known = known.entry(*organisation).or_insert(*end);
             *known = (*known).max(*end);
@@ -113,7 +114,7 @@ impl Feeds {
     }
 
     fn end(&self, organisation: OrganisationId) -> FeedPosition {
-        let ends = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let ends = read_lock(&self.ends);
         ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,6 +20,7 @@ use crate::domain::message::{Acceptance, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
+use crate::store::locks::locked;
 use crate::store::postgres::cluster::read_clock;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
@@ -185,15 +186,15 @@ impl Node {
     }
 
     pub(in crate::store) fn say_load(&self, load: NodeLoad) {
-        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
+        *locked(&self.load) = load;
     }
 
     pub(super) fn load(&self) -> NodeLoad {
-        self.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.load).clone()
     }
 
     pub(super) fn sight(&self) -> Arc<Sight> {
-        Arc::clone(&self.sight.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&locked(&self.sight))
     }
 
     pub(super) fn id(&self) -> i32 {
@@ -207,11 +208,11 @@ impl Node {
     }
 
     fn confirmed(&self) -> Duration {
-        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.confirmed)
     }
 
     fn confirm(&self, sent: Duration) {
-        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+        *locked(&self.confirmed) = sent;
     }
 
     pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
@@ -515,7 +516,7 @@ async fn beat(
     let duties = if gives_up { Duties::GiveUp } else { Duties::Take };
     shared.node.take_part(connection, ask, duties).await?;
     let sight = Arc::new(Sight { at: now, peers: peers.clone() });
-    *shared.node.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
+    *locked(&shared.node.sight) = sight;
     *seen = peers;
     Ok(())
 }

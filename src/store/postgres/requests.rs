@@ -2,7 +2,7 @@
 //! answers its own. No node needs a connection to another one.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::store::StoreError;
 use crate::store::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
+use crate::store::locks::locked;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::Transaction;
@@ -53,7 +54,7 @@ impl Shared {
     pub(super) async fn take_requests(&self, connection: &Connection) -> Result<(), QueryError> {
         let most = i64::try_from(QUEUE_CAPACITY).unwrap_or(i64::MAX);
         let rows = connection.query(OWN, &[&self.node.id(), &most]).await?;
-        let mut taken = self.requests.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = locked(&self.requests.taken);
         let waiting: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
         taken.retain(|id| waiting.contains(id));
         for row in &rows {

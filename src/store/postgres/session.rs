@@ -6,7 +6,7 @@
 //! transaction of the old connection holds it, and nothing older can follow.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, RwLock};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::store::locks::locked;
 use crate::store::postgres::Shared;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
@@ -47,11 +48,7 @@ pub(super) struct Sessions {
     opening: RwLock<()>,
 }
 
-impl Sessions {
-    fn used(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Sessions {}
 
 /// Mark that a session is in use, or that the outcome of its last transaction is.
 struct Used {
@@ -61,21 +58,21 @@ struct Used {
 
 impl Used {
     fn new(shared: &Arc<Shared>, id: i64) -> Self {
-        shared.sessions.used().insert(id);
+        locked(&shared.sessions.used).insert(id);
         Self { shared: Arc::clone(shared), id }
     }
 }
 
 impl Drop for Used {
     fn drop(&mut self) {
-        self.shared.sessions.used().remove(&self.id);
+        locked(&self.shared.sessions.used).remove(&self.id);
     }
 }
 
 /// Removes rows of sessions that are not in use any more.
 pub(super) async fn remove_unused(shared: &Shared) -> Result<(), QueryError> {
     let used: Vec<i64> = match shared.sessions.opening.try_write() {
-        Ok(_none_opens) => shared.sessions.used().iter().copied().collect(),
+        Ok(_none_opens) => locked(&shared.sessions.used).iter().copied().collect(),
         Err(_) => return Ok(()),
     };
     // Later ones have greater numbers: however late the server does this, it spares them.

@@ -2,13 +2,14 @@
 //! their rows.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use futures_util::future::join_all;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::store::locks::locked;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{message_id, millis, number, timestamp, uuid_of};
@@ -219,7 +220,7 @@ impl Span {
 /// Returns a statement's text. There are few, and each is made once.
 fn text(table: Table, kind: Kind) -> &'static str {
     static TEXTS: Mutex<BTreeMap<(Table, Kind), &str>> = Mutex::new(BTreeMap::new());
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = locked(&TEXTS);
     texts.entry((table, kind)).or_insert_with(|| String::leak(make_text(&layout(table), kind)))
 }
 

@@ -9,13 +9,14 @@ use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::interface::KeyClaim;
+use crate::store::locks::read_lock;
 use crate::store::record::IdempotencyRow;
+use crate::store::redb::RedbStore;
 use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::of_organisation;
 use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::redb::{RedbStore, read_lock};
 use crate::store::{AcceptError, Accepted, NewMessage};
 use crate::store::{Health, StoreError};
 

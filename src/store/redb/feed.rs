@@ -15,10 +15,11 @@ use crate::domain::feed::{FeedId, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::record::{FeedRow, ReportedChange, encode_feed};
+use crate::store::redb::RedbStore;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{FEED, FEED_ID, Tables};
-use crate::store::redb::{RedbStore, read_lock, write_lock};
 
 impl RedbStore {
     pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {

@@ -6,6 +6,7 @@ use std::ops;
 use redb::ReadableTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::store::locks::write_lock;
 use crate::store::purge::{PurgeStep, ids};
 use crate::store::record::{EventKey, organisation_of};
 use crate::store::redb::batch::Batch;
@@ -13,7 +14,7 @@ use crate::store::redb::changes;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::feed::{self, PurgedFeed};
 use crate::store::redb::tables::{IdKey, Row};
-use crate::store::redb::{RedbStore, quarantine, sent, timed_rows, write_lock};
+use crate::store::redb::{RedbStore, quarantine, sent, timed_rows};
 use crate::store::rows::Table;
 use crate::store::{Purged, StoreError};
 

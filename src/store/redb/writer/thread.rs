@@ -15,6 +15,7 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
+use crate::store::locks::write_lock;
 use crate::store::organisations::read_index;
 use crate::store::redb::batch::{Batch, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
@@ -22,7 +23,7 @@ use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
-use crate::store::redb::{OpenError, Shared, startup_recovery, write_lock};
+use crate::store::redb::{OpenError, Shared, startup_recovery};
 use crate::store::rows::KeyRange;
 use crate::store::{Change, StoreError};
 
