@@ -89,6 +89,6 @@ fn add(
     let id = KeyId(next_number(rows, Counter::LastKey)?);
     let NewApiKey { label, expires_at, hash } = key.clone();
     let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
-    rows.put_of(organisation, Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
+    rows.put(Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
     Ok(Some(entry))
 }

@@ -38,6 +38,15 @@ pub(super) use startup_recovery::Pending;
 pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
 
+/// Hands locks of parts of a storage on to the one below.
+macro_rules! hand_on_locks {
+    ($($method:ident => $below:ident: $answer:ty,)+) => {$(
+        fn $method(&self, start: Bound<u64>, end: Bound<u64>) -> Result<$answer, BackendError> {
+            self.below.$below(start, end)
+        }
+    )+};
+}
+
 mod accept;
 mod backup;
 mod batch;

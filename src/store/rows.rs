@@ -16,7 +16,8 @@ use crate::store::Change;
 use crate::store::damage::Damage;
 use crate::store::directory::OrganisationIndex;
 use crate::store::error::{DamagedRow, RowError};
-use crate::store::record::ReportedChange;
+use crate::store::record::webhooks::decode_webhook;
+use crate::store::record::{ReportedChange, decode_api_key, organisation_of};
 
 worded! {
     /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its name in
@@ -25,11 +26,11 @@ worded! {
     pub(super) enum Table {
         /// By number.
         Organisations = "organisations",
-        /// By number. Put with [`Rows::put_of`].
+        /// By number.
         ApiKeys = "api_keys",
         /// By organisation and name.
         Domains = "domains",
-        /// Endpoints by number. Put with [`Rows::put_of`].
+        /// Endpoints by number.
         Webhooks = "webhooks",
         /// By endpoint.
         WebhookCursors = "webhook_cursors",
@@ -140,40 +141,23 @@ impl Key {
     }
 }
 
-impl From<u32> for Key {
-    fn from(number: u32) -> Self {
-        Self(number.to_be_bytes().to_vec())
-    }
+macro_rules! keys_of {
+    ($($from:ty: |$value:ident| $bytes:expr;)+) => {$(
+        impl From<$from> for Key {
+            fn from($value: $from) -> Self {
+                Self($bytes.to_vec())
+            }
+        }
+    )+};
 }
 
-impl From<u64> for Key {
-    fn from(number: u64) -> Self {
-        Self(number.to_be_bytes().to_vec())
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl From<[u8; 16]> for Key {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl From<MessageId> for Key {
-    fn from(id: MessageId) -> Self {
-        Self(id.as_bytes().to_vec())
-    }
+keys_of! {
+    u32: |number| number.to_be_bytes();
+    u64: |number| number.to_be_bytes();
+    &str: |text| text.as_bytes();
+    &[u8]: |bytes| bytes;
+    [u8; 16]: |bytes| bytes;
+    MessageId: |id| id.as_bytes();
 }
 
 impl<A: Into<Self>, B: Into<Self>> From<(A, B)> for Key {
@@ -248,6 +232,20 @@ pub(super) struct NewRow {
     pub(super) organisation: Option<OrganisationId>,
 }
 
+impl NewRow {
+    /// Finds out which organisation a row is of. One that cannot be read is nobody's.
+    pub(super) fn of(table: Table, key: &Key, row: Vec<u8>) -> Self {
+        let id = key.number(0);
+        let organisation = match table {
+            Table::ApiKeys => decode_api_key(id, &row).ok().map(|key| key.organisation),
+            Table::Webhooks => decode_webhook(id, &row).ok().map(|webhook| webhook.organisation),
+            Table::Messages => organisation_of(&row),
+            _ => None,
+        };
+        Self { row, organisation }
+    }
+}
+
 /// Returns the row that is kept for a while since `at`.
 pub(super) fn timed(at: Timestamp, row: &[u8]) -> Vec<u8> {
     [at.unix_millis().to_be_bytes().as_slice(), row].concat()
@@ -292,14 +290,6 @@ pub(super) trait Rows {
 
     /// Puts a row in the place of one that may be there.
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
-
-    fn put_of(
-        &mut self,
-        organisation: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop>;
 
     /// Removes a row that may be there.
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;

@@ -45,18 +45,14 @@ pub(super) struct Facts {
 /// Result of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Imported {
-    /// Message records.
     pub messages: u64,
     /// Of these, messages that were pending: the first node that joins fails them.
     pub pending: u64,
-    /// Organisations.
     pub organisations: u64,
-    /// API keys.
     pub keys: u64,
-    /// Suppressed addresses.
     pub suppressions: u64,
-    /// Rows of all tables.
     pub rows: u64,
     /// Rows that could not be read, and were left out.
     pub left_out: u64,

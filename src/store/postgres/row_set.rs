@@ -389,19 +389,7 @@ impl Rows for RowSet<'_> {
     }
 
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop> {
-        self.change(table, key, Some(NewRow { row: row.to_vec(), organisation: None }));
-        Ok(())
-    }
-
-    fn put_of(
-        &mut self,
-        organisation: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop> {
-        let row = NewRow { row: row.to_vec(), organisation: Some(organisation) };
-        self.change(table, key, Some(row));
+        self.change(table, key, Some(NewRow::of(table, key, row.to_vec())));
         Ok(())
     }
 

@@ -200,6 +200,7 @@ enum Kind {
     Upsert,
     Update,
     Remove,
+    Limit,
 }
 
 /// Form of a run of keys.
@@ -298,6 +299,10 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
                  WHERE ({own}) = ({new})"
             )
         }
+        Kind::Limit => format!(
+            "DELETE FROM {name} WHERE ({keys}) IN (
+                SELECT {keys} FROM {name} ORDER BY {extra} DESC OFFSET $1) RETURNING 1"
+        ),
         Kind::Remove => format!(
             "DELETE FROM {name} USING unnest({arrays}) AS new ({keys}) WHERE ({own}) = ({new})"
         ),
@@ -399,21 +404,9 @@ pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Remove), key_parameters(table, keys))
 }
 
-/// Removes the oldest rows of a table beyond `most`.
+/// Removes the oldest rows, beyond `most`, of a table whose rows are kept for a while.
 pub(super) fn limit(table: Table, most: usize) -> Query {
-    let sql = match table {
-        Table::UnmatchedEvents => {
-            "DELETE FROM unmatched_event WHERE (ses_message_id, digest) IN (
-                SELECT ses_message_id, digest FROM unmatched_event
-                ORDER BY received_at DESC OFFSET $1) RETURNING 1"
-        }
-        Table::DeadLetters => {
-            "DELETE FROM dead_letter WHERE key IN (
-                SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET $1) RETURNING 1"
-        }
-        other => unreachable!("the rows of {} are not kept for a while", other.as_str()),
-    };
-    Query::new(sql, vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
+    Query::new(text(table, Kind::Limit), vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
 }
 
 /// Asks for all numbers, in the order of [`Counter::ALL`].

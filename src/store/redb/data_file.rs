@@ -246,32 +246,13 @@ impl StorageBackend for Backend {
         self.below.close()
     }
 
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.try_lock_range(start, end)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        start: Bound<u64>,
-        end: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.below.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.query_lock_range(start, end)
+    hand_on_locks! {
+        try_lock_range => try_lock_range: bool,
+        try_lock_shared_range => try_lock_shared_range: bool,
+        lock_range => lock_range: (),
+        lock_shared_range => lock_shared_range: (),
+        unlock_range => unlock_range: (),
+        query_lock_range => query_lock_range: bool,
     }
 }
 

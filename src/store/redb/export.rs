@@ -5,8 +5,8 @@ use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::StoreError;
-use crate::store::record::webhooks::{decode_cursor, decode_webhook};
-use crate::store::record::{IdempotencyRow, decode_api_key};
+use crate::store::record::IdempotencyRow;
+use crate::store::record::webhooks::decode_cursor;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::row_tables::published;
 use crate::store::redb::tables::{
@@ -100,16 +100,7 @@ impl Export<'_> {
 
     /// Returns a row as it is brought over; `None` if what the database searches by cannot be read.
     fn brought(&mut self, table: Table, key: Key, row: Vec<u8>) -> Option<(Key, NewRow)> {
-        let id = key.number(0);
-        let mut organisation = None;
         match table {
-            // One that cannot be read is nobody's, and the nodes tell of it.
-            Table::ApiKeys => {
-                organisation = decode_api_key(id, &row).ok().map(|of| of.organisation)
-            }
-            Table::Webhooks => {
-                organisation = decode_webhook(id, &row).ok().map(|of| of.organisation)
-            }
             Table::WebhookCursors => {
                 let position = decode_cursor(&row).ok()?.cursor.position.number();
                 self.facts.last_cursor = self.facts.last_cursor.max(position);
@@ -121,7 +112,8 @@ impl Export<'_> {
             }
             _ => {}
         }
-        Some((key, NewRow { row, organisation }))
+        let row = NewRow::of(table, &key, row);
+        Some((key, row))
     }
 
     /// Sends all rows of another table. Those that become `None` cannot be brought over.

@@ -21,18 +21,14 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// What a backup holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Contents {
-    /// Message records.
     pub messages: u64,
     /// When the newest of them was accepted.
     pub newest: Option<Timestamp>,
-    /// Organisations.
     pub organisations: usize,
-    /// API keys.
     pub api_keys: usize,
-    /// Sender domains.
     pub domains: usize,
-    /// Suppressed addresses.
     pub suppressions: u64,
     /// Rows that cannot be read: messages, organisations, keys and domains beyond those above.
     pub damaged: usize,

@@ -262,16 +262,6 @@ impl Rows for Batch<'_> {
         self.or_stop(put)
     }
 
-    fn put_of(
-        &mut self,
-        _: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop> {
-        self.put(table, key, row)
-    }
-
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
         self.is_changed = true;
         let removed = self.tables.of(table).remove(key);
