@@ -35,8 +35,8 @@ pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
     History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
-    NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report, Settled,
-    Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
+    NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report, Settled, Settlement,
+    StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
@@ -258,10 +258,7 @@ impl Store {
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
     /// together, if the right by which it was admitted still holds then. If the key made a message before, that one is the answer and nothing is written.
-    pub async fn accept<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
+    pub async fn accept(&self, acceptance: NewMessage) -> Result<Accepted, AcceptError> {
         Ok(self.accept_all(vec![acceptance]).await?[0])
     }
 
@@ -319,9 +316,9 @@ impl Store {
 
     /// Accepts all messages in one transaction, or none; an answer for each, in order. Of two with
     /// one key, the second is a replay of the first.
-    pub async fn accept_all<F: FnOnce() + Send + 'static>(
+    pub async fn accept_all(
         &self,
-        acceptances: Vec<NewMessage<F>>,
+        acceptances: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         ask_engine!(self, engine => engine.accept_all(acceptances))
     }

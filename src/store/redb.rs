@@ -65,7 +65,6 @@ mod messages;
 mod open;
 mod overlay;
 mod owner;
-mod published_tables;
 mod purge;
 mod quarantine;
 mod recent_rows;

@@ -22,7 +22,7 @@ use crate::store::interface::KeyClaim;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Ran, Session};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::store::{AcceptError, Accepted, Health, NewMessage, OnNew, StoreError};
+use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -75,23 +75,22 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
-    messages: Vec<NewMessage<OnNew>>,
+    messages: Vec<NewMessage>,
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
 
 impl PostgresStore {
-    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
+    pub(in crate::store) async fn accept_all(
         &self,
-        acceptances: Vec<NewMessage<F>>,
+        messages: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         match self.health() {
             Health::Writable => {}
             Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable.into()),
         }
         let (reply, answer) = oneshot::channel();
-        let messages = acceptances.into_iter().map(NewMessage::boxed).collect();
         let request = Request { messages, reply };
         let accepted = async {
             let sent = self.accepting.send(request).await;
@@ -213,7 +212,7 @@ fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<R
 struct Found(HashMap<(i32, Vec<u8>), MessageId>);
 
 impl Found {
-    fn answer(&self, message: &NewMessage<OnNew>) -> Option<MessageId> {
+    fn answer(&self, message: &NewMessage) -> Option<MessageId> {
         let claim = message.claim.as_ref()?;
         let key = (number(message.organisation), digest(claim.key.as_key()));
         self.0.get(&key).copied()

@@ -90,7 +90,7 @@ impl PostgresStore {
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
             // An empty request ends after those that were queued before it have begun.
-            let _ = self.accept_all::<fn()>(Vec::new()).await;
+            let _ = self.accept_all(Vec::new()).await;
         }
         self.replay(organisation, key, window_now).await
     }

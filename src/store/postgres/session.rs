@@ -109,13 +109,6 @@ pub(super) enum Ran {
     WroteNothing,
 }
 
-/// Result of a transaction whose answer was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    Made,
-    NotMade,
-}
-
 impl Session {
     /// Connects. What the node needs it has from its start: once clients use up the process's files,
     /// or others the server's connections, it could not be had any more.
@@ -155,11 +148,10 @@ impl Session {
                 self.open = Some(open);
                 Err(error)
             }
-            answer => match (self.settle_doubt(open).await?, answer) {
-                (Doubt::Made, Ok(rows)) => Ok(Ran::Answered(rows)),
-                (Doubt::Made, _) => Ok(Ran::Unanswered),
-                (Doubt::NotMade, _) => Err(QueryError::NotMade),
-            },
+            answer => {
+                self.settle_doubt(open).await?;
+                Ok(answer.map_or(Ran::Unanswered, Ran::Answered))
+            }
         }
     }
 
@@ -217,10 +209,7 @@ impl Session {
                 self.open = Some(open);
                 Err(error)
             }
-            _ => match self.settle_doubt(open).await? {
-                Doubt::Made => Ok(()),
-                Doubt::NotMade => Err(QueryError::NotMade),
-            },
+            _ => self.settle_doubt(open).await,
         }
     }
 
@@ -247,7 +236,7 @@ impl Session {
 
     /// Finds out whether the last transaction was made, however long that takes. Only if several share
     /// the session, the others do not wait for it.
-    async fn settle_doubt(&mut self, old: OpenSession) -> Result<Doubt, QueryError> {
+    async fn settle_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
         let (id, before) = (old.id, old.writes);
         // Closed first: a statement that is on its way finds nobody who waits for its answer. Its row
         // stays until it has been read.
@@ -278,8 +267,8 @@ impl Session {
             sleep(RECONNECT).await;
         }
         match seen {
-            Some(writes) if writes > before => Ok(Doubt::Made),
-            Some(_) => Ok(Doubt::NotMade),
+            Some(writes) if writes > before => Ok(()),
+            Some(_) => Err(QueryError::NotMade),
             None => Err(QueryError::Fenced),
         }
     }

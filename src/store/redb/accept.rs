@@ -56,9 +56,9 @@ impl RedbStore {
         self.replay(organisation, key, window_now)
     }
 
-    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
+    pub(in crate::store) async fn accept_all(
         &self,
-        acceptances: Vec<NewMessage<F>>,
+        acceptances: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         self.require_writable()?;
         let (reply, answer) = oneshot::channel();
@@ -76,13 +76,13 @@ impl RedbStore {
 }
 
 /// The acceptance of messages, all or none.
-struct Accept<F> {
-    acceptances: Vec<NewMessage<F>>,
+struct Accept {
+    acceptances: Vec<NewMessage>,
     decided: Option<Result<Vec<Accepted>, AcceptError>>,
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
-impl<F: FnOnce() + Send> Operation for Accept<F> {
+impl Operation for Accept {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         self.decided = Some(match self.check_rights(batch) {
             Ok(()) => own_failure(self.decide(batch), batch.shared)?.map_err(Into::into),
@@ -114,7 +114,7 @@ impl<F: FnOnce() + Send> Operation for Accept<F> {
     }
 }
 
-impl<F> Accept<F> {
+impl Accept {
     fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
         let directory = batch.shared.memory.directory.load();
         let mut all = self.acceptances.iter().enumerate();
@@ -133,7 +133,7 @@ impl<F> Accept<F> {
     }
 }
 
-impl<F> NewMessage<F> {
+impl NewMessage {
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
             let hash = self.key_hash(batch, claim);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, RwLock};
 
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    WriteTransaction,
+    TableDefinition, TableHandle, WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
@@ -25,11 +25,10 @@ use crate::store::redb::error::{OpenError, ReadError};
 use crate::store::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
 use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write, require_format};
 use crate::store::redb::owner;
-use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of, set_durable,
-    write,
+    IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
+    set_durable, write,
 };
 
 /// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
@@ -523,6 +522,29 @@ impl SharedDatabase {
             }
         }
         (*write_lock(&self.published), *guard) = (None, Handle::Closed);
+    }
+}
+
+/// Definition of a table whose rows are read by a message's id.
+pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
+
+const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
+
+/// Tables from which rows are read by their key, open as of the last publication: to open one takes
+/// longer than to read a row of it. While one is open, the data file cannot be opened again.
+struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
+
+impl PublishedTables {
+    /// Opens the tables as the last commit left them.
+    fn open(database: &Database) -> Result<Self, ReadError> {
+        let transaction = database.begin_read()?;
+        let tables = KEYED.iter().map(|table| Ok(transaction.open_table(*table)?));
+        Ok(Self(tables.collect::<Result<_, ReadError>>()?))
+    }
+
+    fn of(&self, table: KeyedTable) -> &ReadOnlyTable<IdKey, Row> {
+        let open = self.0.iter().find(|open| open.name() == table.name());
+        open.expect("every table with such reads is open")
     }
 }
 

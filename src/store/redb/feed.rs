@@ -12,7 +12,7 @@ use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::watch;
 
 use crate::domain::feed::{FeedId, FeedPosition};
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::OrganisationId;
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
 use crate::store::locks::{read_lock, write_lock};
@@ -193,17 +193,4 @@ pub(super) fn identify(tables: &mut Tables<'_>) -> Result<FeedId, ReadError> {
     })?;
     meta.insert(FEED_ID, number)?;
     Ok(FeedId(number))
-}
-
-/// Removes the overturned failures of messages from `first` to `last`.
-pub(super) fn purge_overturned(
-    tables: &mut Tables<'_>,
-    first: MessageId,
-    last: MessageId,
-) -> Result<(), ReadError> {
-    let table = tables.overturned.open()?;
-    if table.first()?.is_some() {
-        table.retain_in(*first.as_bytes()..=*last.as_bytes(), |_, _| false)?;
-    }
-    Ok(())
 }

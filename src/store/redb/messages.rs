@@ -155,7 +155,8 @@ fn newest_first(
     filter: &MessageFilter,
     window_now: &WindowTime,
 ) -> Result<Ids, ReadError> {
-    let (first, end) = bounds(transaction, filter, window_now)?;
+    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
+    let (first, end) = listing::bounds(filter, window_now, lead);
     let Some(OrganisationId(number)) = filter.organisation else {
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
         let all = transaction.open_table(MESSAGES)?;
@@ -169,15 +170,6 @@ fn newest_first(
     let own = transaction.open_table(BY_ORGANISATION)?;
     let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?.rev();
     Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
-}
-
-fn bounds(
-    transaction: &ReadTransaction,
-    filter: &MessageFilter,
-    window_now: &WindowTime,
-) -> Result<(MessageId, Option<MessageId>), ReadError> {
-    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
-    Ok(listing::bounds(filter, window_now, lead))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::damage::Damage;
 use crate::store::directory::{KeyUses, OrganisationIndex};
+use crate::store::listing::blocking;
 use crate::store::record::ReportedChange;
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
@@ -159,8 +160,7 @@ impl RedbStore {
         + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
-        let read = tokio::task::spawn_blocking(move || store.read_table(table, read)).await;
-        read.expect("a read does not panic and is not aborted")
+        blocking(move || store.read_table(table, read)).await
     }
 }
 
