@@ -21,11 +21,24 @@ use crate::store::{Engine, Store, StoreError, StoreId};
 use crate::tasks::Task;
 
 impl Store {
-    /// Connects to the server for the service or for `pillarbox dev`, makes the schema if there is
-    /// none, joins the other nodes, and fails the messages that dead ones held. Refuses the other
-    /// owner's database before anything in it changes. Messages of this node's life before stay
-    /// pending if their body is there; `bodies` returns whose bodies are. `now` is given the server's
+    /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
+    /// the messages that dead ones held; returns how many those were. `now` is given the server's
     /// clock, and returns the time to go by.
+    pub async fn connect(
+        server: &PostgresServer,
+        identity: NodeIdentity,
+        answer_timeout: Duration,
+        now: impl FnOnce(ClockReading) -> Timestamp,
+    ) -> Result<(Self, usize), ConnectError> {
+        let (owner, none) = (StoreOwner::Service, |_| BTreeSet::new());
+        let (store, joined) =
+            Self::connect_as(owner, server, identity, answer_timeout, none, now).await?;
+        Ok((store, joined.bodies_lost))
+    }
+
+    /// As [`Store::connect`], for the service or for `pillarbox dev`. Refuses the other's database
+    /// before anything in it changes. Messages of this node's life before stay pending if their body
+    /// is there; `bodies` returns whose bodies are.
     pub async fn connect_as(
         owner: StoreOwner,
         server: &PostgresServer,

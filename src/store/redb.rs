@@ -233,7 +233,7 @@ impl RedbStore {
         let record = move |batch: &mut Batch<'_>| {
             batch.follow(|rows| transitions::record(rows, id, attempts, transition, now))
         };
-        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
+        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, None, record).await
     }
 
     pub(in crate::store) async fn apply_all(

@@ -103,12 +103,12 @@ impl PostgresStore {
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
             let shared = Arc::clone(&self.shared);
-            let looked;
-            (page, looked) = blocking(move || look_at(&shared, page, &read)).await;
-            last = match looked {
-                Looked::Some(last_one) => return Ok(page.ending(last_one.or(last))),
-                Looked::All(last_one) => last_one.or(last),
-            };
+            let (looked, is_cut);
+            (page, looked, is_cut) = blocking(move || look_at(&shared, page, &read)).await;
+            last = looked.or(last);
+            if is_cut {
+                return Ok(page.ending(last));
+            }
             if is_end {
                 return Ok(page.ending(None));
             }
@@ -119,19 +119,12 @@ impl PostgresStore {
     }
 }
 
-/// Rows that were looked at, with the last one of them.
-enum Looked {
-    /// There was no room for the others.
-    Some(Option<MessageId>),
-    All(Option<MessageId>),
-}
-
-/// Looks at rows until the page is full.
-fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
+/// Looks at rows until the page is full; returns the last one, and true if there was no room for all.
+fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Option<MessageId>, bool) {
     let mut last = None;
     for row in rows {
         if page.is_full() {
-            return (page, Looked::Some(last));
+            return (page, last, true);
         }
         let id = message_id(row.get(0));
         let record: &[u8] = row.get(1);
@@ -139,7 +132,7 @@ fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
         page.look_at(shared.memory.damage.left_out(message), record.len());
         last = Some(id);
     }
-    (page, Looked::All(last))
+    (page, last, false)
 }
 
 impl Shared {

@@ -21,8 +21,8 @@ use crate::store::postgres::calls::UNMARK;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tables::{
-    Known, Query, ask_all, bigint, get_counters, ids, keyed_row, limit, lock, put, range, remove,
-    ses_id_of, set_counter,
+    Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock, put, range, remove,
+    set_counter,
 };
 use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
 use crate::store::record::{FeedRow, ReportedChange, encode_feed};
@@ -170,7 +170,7 @@ impl<'a> RowSet<'a> {
             let sent: Vec<String> = unread.sent.iter().cloned().collect();
             queries.push(Query::new(FIND_SENT, vec![Box::new(sent)]));
         }
-        queries.extend(unread.counters.then(get_counters));
+        queries.extend(unread.counters.then(|| Query::new(LOCK_COUNTERS, Vec::new())));
         queries.extend(unread.feed_end.then(|| Query::new(LAST_POSITION, Vec::new())));
         let mut answers = ask_all(connection, &queries).await?.into_iter().skip(locks);
         let mut answer = || answers.next().unwrap_or_default();
@@ -213,7 +213,7 @@ impl<'a> RowSet<'a> {
         let keys = unread.rows.get(&Table::UnmatchedEvents).into_iter().flatten();
         let runs = unread.runs.iter().filter(|(table, ..)| *table == Table::UnmatchedEvents);
         let keys = keys.chain(runs.map(|(_, run, _)| &run.from));
-        ses_ids.extend(keys.map(|key| ses_id_of(key).to_owned()));
+        ses_ids.extend(keys.map(|key| key.text_to_nul(0).to_owned()));
         if !ses_ids.is_empty() {
             let ses_ids: Vec<String> = ses_ids.into_iter().collect();
             locks.push(Query::new(LOCK_SES_IDS, vec![Box::new(ses_ids)]));

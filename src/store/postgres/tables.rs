@@ -415,7 +415,7 @@ SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_m
     lost_messages_at FROM cluster";
 
 /// As [`COUNTERS`], and keeps others from changing them.
-const LOCK_COUNTERS: &str = "
+pub(super) const LOCK_COUNTERS: &str = "
 SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
     lost_messages_at FROM cluster FOR UPDATE";
 
@@ -428,16 +428,6 @@ pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
         Counter::LostMessagesAt => "UPDATE cluster SET lost_messages_at = $1::bigint",
     };
     Query::new(sql, vec![Box::new(bigint(value))])
-}
-
-/// Asks for all numbers, and keeps others from changing them.
-pub(super) fn get_counters() -> Query {
-    Query::new(LOCK_COUNTERS, Vec::new())
-}
-
-/// Returns the provider's id that a key of an unmatched event begins with.
-pub(super) fn ses_id_of(key: &Key) -> &str {
-    key.text_to_nul(0)
 }
 
 pub(super) fn ids(ids: impl IntoIterator<Item = Uuid>) -> Parameter {

@@ -63,7 +63,7 @@ impl Writer {
     /// Ends once everything that was queued before is durable or refused.
     pub(super) async fn barrier(&self) -> Result<(), StoreError> {
         // It may not run: nothing is written for it.
-        self.submit_work(Kind::Barrier, 0, Some(Ok(())), |_: &mut Batch<'_>| Ok(())).await
+        self.run_as(Kind::Barrier, 0, Some(Ok(())), |_: &mut Batch<'_>| Ok(())).await
     }
 
     /// Has something written, so that a file whose handle fails is opened again.
@@ -85,24 +85,11 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
     {
-        self.run_as(Kind::Write, weight, work).await
+        self.run_as(Kind::Write, weight, None, work).await
     }
 
-    /// As [`Writer::run`], for an operation of another kind.
+    /// As [`Writer::run`], for an operation of another kind. `done` is its result if it does not run.
     pub(super) async fn run_as<T, F>(
-        &self,
-        kind: Kind,
-        weight: usize,
-        work: F,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
-    {
-        self.submit_work(kind, weight, None, work).await
-    }
-
-    async fn submit_work<T, F>(
         &self,
         kind: Kind,
         weight: usize,

@@ -25,7 +25,7 @@ use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
     AcceptError, Accepted, ConnectError, Health, ListError, Lister, MessageFilter, NewMessage,
-    NodeIdentity, NodePlace, NodeState, PostgresServer, Store, StoreError, StoreOwner,
+    NodeIdentity, NodePlace, NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -76,19 +76,8 @@ impl Database {
             dead_after,
             least_dead_after: Duration::ZERO,
         };
-        connect(&self.server, identity).await
+        Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await
     }
-}
-
-/// Connects a node that holds no message; returns how many bodies were lost.
-async fn connect(
-    server: &PostgresServer,
-    identity: NodeIdentity,
-) -> Result<(Store, usize), ConnectError> {
-    let (owner, patience) = (StoreOwner::Service, Duration::from_secs(8));
-    let none = |_| BTreeSet::new();
-    let connected = Store::connect_as(owner, server, identity, patience, none, |_| START).await?;
-    Ok((connected.0, connected.1.bodies_lost))
 }
 
 /// Place of a node of this process.
@@ -469,7 +458,8 @@ async fn a_node_is_not_taken_for_dead_while_its_own_calls_may_be_under_way() {
         dead_after: LONGEST,
         least_dead_after: LONGEST,
     };
-    let connected = connect(&database.server, identity).await;
+    let connected =
+        Store::connect(&database.server, identity, Duration::from_secs(8), |_| START).await;
     let living = database.node_that_waits("b", DEAD_AFTER).await;
     until("both are seen", async || living.nodes().len() == 2).await;
     let died = Instant::now();
