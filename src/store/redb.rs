@@ -141,15 +141,6 @@ impl RedbStore {
         }
     }
 
-    #[cfg(test)]
-    pub(in crate::store) fn start(
-        opener: Opener,
-        pending: Pending,
-        now: Timestamp,
-    ) -> Result<(Self, Recovery), OpenError> {
-        Self::start_by(opener, pending, None, |_| BTreeSet::new(), now)
-    }
-
     fn start_by(
         opener: Opener,
         pending: Pending,

@@ -87,11 +87,7 @@ impl Thread {
     pub(super) fn work(mut self) {
         if !self.shared.database.is_started() {
             self.shared.memory.metrics.commit_failed();
-            let nothing = FailedBatch {
-                operations: Vec::new(),
-                written: Written::Not,
-                started: Instant::now(),
-            };
+            let nothing = FailedBatch::without_operations(Instant::now());
             if reopen(&self.shared, &mut self.operations, nothing) == Ended::Yes {
                 return self.shared.database.close();
             }
@@ -190,8 +186,7 @@ impl Thread {
             Err(_) => tracing::error!("{what} panicked; writes are refused for now"),
         }
         self.begin_refusing();
-        let operations = Vec::new();
-        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
+        Err(Box::new(FailedBatch::without_operations(started)))
     }
 
     fn begin_refusing(&self) {
@@ -342,6 +337,12 @@ struct FailedBatch {
     operations: Vec<Box<dyn Operation>>,
     written: Written<Effects>,
     started: Instant,
+}
+
+impl FailedBatch {
+    fn without_operations(started: Instant) -> Self {
+        Self { operations: Vec::new(), written: Written::Not, started }
+    }
 }
 
 /// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
