@@ -152,7 +152,7 @@ impl Intake {
         key: Option<KeyId>,
         request: SendRequest<'_>,
         request_id: D,
-    ) -> Result<PreparedMessage<impl FnOnce() + Send + use<D>>, Refusal> {
+    ) -> Result<PreparedMessage, Refusal> {
         let right = self.sending_right(organisation, key)?;
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
@@ -180,10 +180,7 @@ impl Intake {
 
     /// Accepts a message. When this returns an acceptance, the message is on disk. If the caller
     /// stops waiting, the message is accepted or not all the same.
-    pub async fn accept<F: FnOnce() + Send + 'static>(
-        &self,
-        message: PreparedMessage<F>,
-    ) -> Result<Accepted, Refusal> {
+    pub async fn accept(&self, message: PreparedMessage) -> Result<Accepted, Refusal> {
         match message {
             PreparedMessage::Replayed(id) => Ok(Accepted::Replayed(id)),
             PreparedMessage::Refused { organisation, refusal, key } => {
@@ -211,7 +208,7 @@ impl Intake {
         admitted: &Admitted<'_>,
         (created_at, window_now): (Timestamp, WindowTime),
         origin: Origin<'_, D>,
-    ) -> Result<NewMessage<impl FnOnce() + Send + use<D>>, Refusal> {
+    ) -> Result<NewMessage, Refusal> {
         let Origin { organisation, right, suppression_epoch, request_id } = origin;
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.enter();
@@ -274,7 +271,7 @@ struct Origin<'o, D> {
 }
 
 /// A message that passed every check and needs nothing of its request any more.
-pub enum PreparedMessage<F> {
+pub enum PreparedMessage {
     /// It is a replay.
     Replayed(MessageId),
     /// It cannot be taken, unless its key is that of a message that is being committed now.
@@ -287,7 +284,7 @@ pub enum PreparedMessage<F> {
         key: OwnedIdempotencyKey,
     },
     /// It can be stored.
-    New(NewMessage<F>),
+    New(NewMessage),
 }
 
 fn refusal(error: AdmissionError<StoreError>) -> Refusal {

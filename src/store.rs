@@ -7,6 +7,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
@@ -32,8 +36,8 @@ pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
     History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
-    NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report, Settled,
-    Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
+    NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report, Settled, Settlement,
+    StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
@@ -102,6 +106,7 @@ mod history;
 mod interface;
 mod limits;
 mod listing;
+mod locks;
 mod lost_messages;
 mod messages;
 pub mod metrics;
@@ -133,11 +138,23 @@ pub struct Store {
     engine: Engine,
 }
 
-/// What stores.
 #[derive(Debug, Clone)]
 enum Engine {
     Redb(RedbStore),
     Postgres(PostgresStore),
+}
+
+/// What every engine keeps in memory.
+#[derive(Default)]
+struct InMemory {
+    directory: Directory,
+    suppressed: Suppressed,
+    restarts: Restarts,
+    metrics: StoreMetrics,
+    damage: Damage,
+    listings: Listings,
+    /// Told when the health may have changed.
+    health_changed: Notify,
 }
 
 impl Store {
@@ -182,7 +199,7 @@ impl Store {
 
     /// Metrics of the store's work.
     pub fn metrics(&self) -> &StoreMetrics {
-        on_engine!(self, engine => engine.metrics())
+        &self.memory().metrics
     }
 
     /// Whether the store takes writes now.
@@ -205,20 +222,37 @@ impl Store {
 
     /// Waits until the store takes writes.
     pub async fn writable(&self) {
-        ask_engine!(self, engine => engine.writable());
+        self.becomes(|health| health == Health::Writable).await;
     }
 
     /// Waits until the store takes outcomes of messages, or never will again.
     pub async fn takes_outcomes(&self) {
         match &self.engine {
-            Engine::Redb(engine) => engine.takes_outcomes().await,
-            Engine::Postgres(engine) => Box::pin(engine.writable()).await,
+            Engine::Redb(_) => self.becomes(|health| health != Health::Refusing).await,
+            Engine::Postgres(_) => self.writable().await,
         }
     }
 
     /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
     pub async fn refuses(&self) {
-        ask_engine!(self, engine => engine.refuses());
+        self.becomes(|health| health == Health::Refusing).await;
+    }
+
+    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
+        loop {
+            let told = self.memory().health_changed.notified();
+            tokio::pin!(told);
+            // Registered before the look, so that a change in between is not missed.
+            told.as_mut().enable();
+            if is_reached(self.health()) {
+                return;
+            }
+            match &self.engine {
+                Engine::Redb(_) => told.await,
+                // A lease ends without anybody telling so.
+                Engine::Postgres(_) => drop(timeout(Duration::from_millis(500), told).await),
+            }
+        }
     }
 
     /// What admission asks about an organisation.
@@ -228,11 +262,8 @@ impl Store {
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
     /// together, if the right by which it was admitted still holds then. If the key made a message before, that one is the answer and nothing is written.
-    pub async fn accept<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
-        ask_engine!(self, engine => engine.accept(acceptance))
+    pub async fn accept(&self, acceptance: NewMessage) -> Result<Accepted, AcceptError> {
+        Ok(self.accept_all(vec![acceptance]).await?[0])
     }
 
     /// Returns the message that an organisation's idempotency key made, if it still replays at
@@ -289,9 +320,9 @@ impl Store {
 
     /// Accepts all messages in one transaction, or none; an answer for each, in order. Of two with
     /// one key, the second is a replay of the first.
-    pub async fn accept_all<F: FnOnce() + Send + 'static>(
+    pub async fn accept_all(
         &self,
-        acceptances: Vec<NewMessage<F>>,
+        acceptances: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         ask_engine!(self, engine => engine.accept_all(acceptances))
     }
@@ -336,7 +367,6 @@ impl Store {
         }
     }
 
-    /// Returns a row, or `None` if there is none.
     async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         ask_engine!(self, engine => engine.row(table, key))
     }
@@ -363,12 +393,10 @@ impl Store {
         ask_engine!(self, engine => engine.rows(table, range, limit))
     }
 
-    /// Returns how many rows a run has.
     async fn count_rows(&self, table: Table, range: KeyRange) -> Result<u64, StoreError> {
         ask_engine!(self, engine => engine.count_rows(table, range))
     }
 
-    /// Returns numbers of the store.
     async fn counters<const N: usize>(
         &self,
         counters: [Counter; N],
@@ -376,24 +404,28 @@ impl Store {
         read_engine!(self, engine => engine.counters(counters))
     }
 
+    fn memory(&self) -> &InMemory {
+        on_engine!(self, engine => engine.memory())
+    }
+
     fn directory(&self) -> &Directory {
-        on_engine!(self, engine => engine.directory())
+        &self.memory().directory
     }
 
     fn suppressed(&self) -> &Suppressed {
-        on_engine!(self, engine => engine.suppressed())
+        &self.memory().suppressed
     }
 
     fn restarts(&self) -> &Restarts {
-        on_engine!(self, engine => engine.restarts())
+        &self.memory().restarts
     }
 
     fn damage(&self) -> &Damage {
-        on_engine!(self, engine => engine.damage())
+        &self.memory().damage
     }
 
     fn listings(&self) -> &Listings {
-        on_engine!(self, engine => engine.listings())
+        &self.memory().listings
     }
 
     /// Notes a row without which nothing can be answered.

@@ -33,7 +33,7 @@ const RESERVED: [(&str, &[&str]); 4] = [
 const KNOWN_CIRCLES: [&str; 0] = [];
 
 /// Files that spawn what is no background task, and what that is.
-const SPAWNS: [(&str, &str); 21] = [
+const SPAWNS: [(&str, &str); 20] = [
     ("src/admin/backup.rs", "a backup, which ends with its body"),
     ("src/admin/client.rs", "a command's connection"),
     ("src/admin/restart.rs", "a program"),
@@ -50,8 +50,7 @@ const SPAWNS: [(&str, &str); 21] = [
     ("src/simulator/server.rs", "a connection of the simulator"),
     ("src/smtp.rs", "a session"),
     ("src/store/postgres/connection.rs", "a connection of PostgreSQL"),
-    ("src/store/feed.rs", "a page of the feed"),
-    ("src/store/postgres/messages.rs", "a page of messages"),
+    ("src/store/listing.rs", "a page of messages or of the feed"),
     ("src/store/postgres/session.rs", "a transaction that is given up"),
     ("src/store/postgres/tasks.rs", "the task that it is given"),
     ("src/webhooks/endpoint.rs", "an attempt, or a commit"),

@@ -24,7 +24,7 @@ use crate::domain::worded::worded;
 const COUNTER_BITS: u32 = 20;
 
 /// Place of an entry in the order of all entries of a data file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedPosition(u64);
 
 impl FeedPosition {

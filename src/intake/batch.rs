@@ -13,7 +13,7 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::intake::{Intake, Origin, Refusal, refusal};
-use crate::store::{AcceptError, Accepted, NewMessage, OnNew};
+use crate::store::{AcceptError, Accepted, NewMessage};
 
 /// Why no request of a batch is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ enum Answer {
 
 /// What is left to do with the new messages of a batch.
 enum Rest {
-    Accept(Vec<NewMessage<OnNew>>),
+    Accept(Vec<NewMessage>),
     /// There is no room for them, unless the keys of all of them are those of messages that are
     /// being committed now.
     Refuse {
@@ -108,7 +108,7 @@ impl Intake {
             let origin = Origin { organisation, right, suppression_epoch, request_id };
             let times = (self.clock.record_time(), window_now.clone());
             match self.acceptance(admitted, times, origin) {
-                Ok(acceptance) => acceptances.push(acceptance.boxed()),
+                Ok(acceptance) => acceptances.push(acceptance),
                 Err(refusal) => {
                     refused = Some(refusal);
                     break;

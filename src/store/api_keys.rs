@@ -20,19 +20,19 @@ impl Store {
         let directory = self.directory();
         let index = directory.load();
         let key = index.key(hash).filter(|key| key.is_live(now))?;
-        directory.note_use(key.id, now);
+        directory.key_use.note(key.id, now);
         Some((index.organisation(key.organisation)?.clone(), key.id))
     }
 
     /// When an API key was last used, to the millisecond while the service runs.
     pub fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {
-        self.directory().last_use(id)
+        self.directory().key_use.last(id)
     }
 
     /// Stores when the API keys were last used, as far as that is newer than what is stored.
     pub async fn store_key_use(&self) -> Result<(), StoreError> {
         let directory = self.directory();
-        let newer = directory.unstored_uses();
+        let newer = directory.key_use.take_unstored();
         if newer.is_empty() {
             return Ok(());
         }
@@ -73,7 +73,7 @@ struct Unstored<'a> {
 
 impl Drop for Unstored<'_> {
     fn drop(&mut self) {
-        self.directory.give_back_uses(&self.uses);
+        self.directory.key_use.give_back(&self.uses);
     }
 }
 
@@ -89,6 +89,6 @@ fn add(
     let id = KeyId(next_number(rows, Counter::LastKey)?);
     let NewApiKey { label, expires_at, hash } = key.clone();
     let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
-    rows.put_of(organisation, Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
+    rows.put(Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
     Ok(Some(entry))
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
 /// How long after its last sign of life a node still starts something. After it, it is silent.
 pub const LEASE: Duration = Duration::from_secs(20);
@@ -119,28 +120,16 @@ pub enum SeenFrom {
     Another,
 }
 
-/// Work that one node does for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
-    /// Delivers to endpoints.
-    Webhooks,
-    /// Asks the provider about the domains of senders.
-    Domains,
-    /// Deletes what is past its window.
-    Purge,
-}
-
-impl Duty {
-    /// All duties.
-    pub const ALL: [Self; 3] = [Self::Webhooks, Self::Domains, Self::Purge];
-
-    /// Returns its name, which operators see.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Webhooks => "webhooks",
-            Self::Domains => "domains",
-            Self::Purge => "purge",
-        }
+worded! {
+    /// Work that one node does for all. Operators see its word.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Duty {
+        /// Delivers to endpoints.
+        Webhooks = "webhooks",
+        /// Asks the provider about the domains of senders.
+        Domains = "domains",
+        /// Deletes what is past its window.
+        Purge = "purge",
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::domain::id::MessageId;
 use crate::store::error::{DamagedRow, RowError};
 use crate::store::limits::ALL_ORGANISATIONS;
+use crate::store::locks::locked;
 
 /// How many damaged rows are remembered; the log has all of them.
 const MAX_NOTED: usize = 1_000;
@@ -37,7 +38,7 @@ impl Damage {
     /// Logs a damaged row and remembers it.
     pub(super) fn note(&self, row: DamagedRow) {
         row.log();
-        let mut rows = self.locked();
+        let mut rows = locked(&self.0);
         if rows.len() < MAX_NOTED {
             rows.insert(row);
         }
@@ -48,14 +49,13 @@ impl Damage {
         read.map_err(|row| self.note(row)).ok()
     }
 
-    /// The rows in the order of their tables.
     pub(super) fn rows(&self) -> Vec<DamagedRow> {
-        self.locked().iter().cloned().collect()
+        locked(&self.0).iter().cloned().collect()
     }
 
     /// Forgets a suppression's row: it was removed or written anew.
     pub(super) fn forget_suppression(&self, scope: u32, address: &str) {
-        let mut rows = self.locked();
+        let mut rows = locked(&self.0);
         if !rows.is_empty() {
             let id = suppression_id(scope);
             let is_it = |row: &DamagedRow| row.id == id && row.address.as_deref() == Some(address);
@@ -66,7 +66,7 @@ impl Damage {
     /// Forgets what is past its retention: records and events with ids in `records`, idempotency
     /// keys with ids in `keys`.
     pub(super) fn forget(&self, records: &[Range<MessageId>], keys: &[Range<MessageId>]) {
-        let mut rows = self.locked();
+        let mut rows = locked(&self.0);
         if rows.is_empty() {
             return;
         }
@@ -80,10 +80,6 @@ impl Damage {
             "idempotency" => !is_in(&keys, &row.id),
             _ => true,
         });
-    }
-
-    fn locked(&self) -> MutexGuard<'_, BTreeSet<DamagedRow>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

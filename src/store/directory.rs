@@ -43,7 +43,6 @@ pub(super) struct OrganisationIndex {
 }
 
 impl OrganisationIndex {
-    /// Adds the row of an organisation.
     pub(super) fn add_organisation(&mut self, id: u32, row: &[u8]) {
         let name = decode_organisation(row).map_err(|e| DamagedRow::new("organisations", id, &e));
         if let Some(name) = self.left_out(name) {
@@ -51,7 +50,6 @@ impl OrganisationIndex {
         }
     }
 
-    /// Adds the row of an API key.
     pub(super) fn add_api_key(&mut self, id: u32, row: &[u8]) {
         let entry = decode_api_key(id, row).map_err(|e| DamagedRow::new("api_keys", id, &e));
         if let Some(entry) = self.left_out(entry) {
@@ -61,7 +59,6 @@ impl OrganisationIndex {
         }
     }
 
-    /// Adds the row of a sender domain.
     pub(super) fn add_domain(&mut self, organisation: u32, name: &str, row: &[u8]) {
         let shown = format_args!("{name} of organisation {organisation}");
         let domain = decode_domain(organisation, name, row)
@@ -70,7 +67,6 @@ impl OrganisationIndex {
         self.domains.extend(domain);
     }
 
-    /// Adds the row of an endpoint.
     pub(super) fn add_webhook(&mut self, id: u32, row: &[u8]) {
         let webhook = decode_webhook(id, row).map_err(|e| DamagedRow::new("webhooks", id, &e));
         let webhook = self.left_out(webhook);
@@ -95,13 +91,11 @@ impl OrganisationIndex {
             .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
     }
 
-    /// The key with this number.
     pub(super) fn api_key(&self, id: KeyId) -> Option<&ApiKeyEntry> {
         let position = self.api_keys.binary_search_by_key(&id, |key| key.id).ok()?;
         Some(&self.api_keys[position])
     }
 
-    /// The organisation with this name.
     pub(super) fn named(&self, name: &str) -> Option<&Organisation> {
         self.organisations.iter().find(|organisation| organisation.name.as_str() == name)
     }
@@ -111,19 +105,16 @@ impl OrganisationIndex {
         self.organisation(id).is_none_or(|organisation| organisation.name.as_str() == name)
     }
 
-    /// The endpoint with this number.
     pub(super) fn webhook(&self, id: WebhookId) -> Option<&Webhook> {
         let position = self.webhooks.binary_search_by_key(&id, |webhook| webhook.id).ok()?;
         Some(&self.webhooks[position])
     }
 
-    /// The organisation with this number.
     pub(super) fn organisation(&self, id: OrganisationId) -> Option<&Organisation> {
         let position = self.organisations.binary_search_by_key(&id, |o| o.id).ok()?;
         Some(&self.organisations[position])
     }
 
-    /// Whether the organisation may send from the domain.
     pub(super) fn sender_status(&self, organisation: OrganisationId, name: &str) -> SenderStatus {
         if self.organisation(organisation).is_none() {
             return SenderStatus::OrganisationRemoved;
@@ -151,21 +142,18 @@ pub(super) type KeyUses = Vec<(u32, u64)>;
 pub(super) struct Directory {
     index: ArcSwap<OrganisationIndex>,
     changed: watch::Sender<()>,
-    key_use: ArcSwap<KeyUse>,
+    pub(super) key_use: KeyUse,
 }
 
 impl Directory {
-    /// Returns the index.
     pub(super) fn load(&self) -> Guard<Arc<OrganisationIndex>> {
         self.index.load()
     }
 
-    /// Returns the index to be kept.
     pub(super) fn load_full(&self) -> Arc<OrganisationIndex> {
         self.index.load_full()
     }
 
-    /// Is told of each change.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -178,40 +166,11 @@ impl Directory {
             .rcu(|known| Arc::clone(if known.version > read.version { known } else { &read }));
         self.changed.send_replace(());
     }
-
-    /// Takes the uses of keys that are stored.
-    pub(super) fn replace_uses(&self, uses: impl IntoIterator<Item = (u32, u64)>) {
-        let mut key_use = KeyUse::default();
-        for (id, time) in uses {
-            key_use.add(id, time);
-        }
-        self.key_use.store(Arc::new(key_use));
-    }
-
-    /// Notes a use of a key, in memory.
-    pub(super) fn note_use(&self, id: KeyId, now: Timestamp) {
-        KeyUse::note(&self.key_use, id, now);
-    }
-
-    /// Returns when a key was last used.
-    pub(super) fn last_use(&self, id: KeyId) -> Option<Timestamp> {
-        self.key_use.load().last(id)
-    }
-
-    /// Returns the uses that are newer than what is stored. They count as stored from here on.
-    pub(super) fn unstored_uses(&self) -> KeyUses {
-        self.key_use.load().take_unstored()
-    }
-
-    /// Takes back that uses were stored.
-    pub(super) fn give_back_uses(&self, uses: &[(u32, u64)]) {
-        self.key_use.load().give_back(uses);
-    }
 }
 
 /// When each key was last used, and what of it is stored; in milliseconds.
-#[derive(Debug, Default, Clone)]
-struct KeyUse(FxHashMap<u32, Arc<Times>>);
+#[derive(Debug, Default)]
+pub(super) struct KeyUse(ArcSwap<FxHashMap<u32, Arc<Times>>>);
 
 #[derive(Debug, Default)]
 struct Times {
@@ -220,52 +179,52 @@ struct Times {
 }
 
 impl KeyUse {
-    /// Adds what is stored of a key.
-    fn add(&mut self, id: u32, time: u64) {
-        let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
-        self.0.insert(id, Arc::new(Times { used, stored }));
+    /// Takes the uses that are stored.
+    pub(super) fn replace(&self, uses: impl IntoIterator<Item = (u32, u64)>) {
+        let uses = uses.into_iter().map(|(id, time)| {
+            let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
+            (id, Arc::new(Times { used, stored }))
+        });
+        self.0.store(Arc::new(uses.collect()));
     }
 
-    /// Notes a use, in memory.
-    fn note(key_use: &ArcSwap<Self>, id: KeyId, now: Timestamp) {
+    pub(super) fn note(&self, id: KeyId, now: Timestamp) {
         let now = now.unix_millis();
-        match key_use.load().0.get(&id.0) {
+        match self.0.load().get(&id.0) {
             // Many requests come in the same millisecond: only the first of them writes.
             Some(times) if times.used.load(Ordering::Relaxed) >= now => {}
             Some(times) => {
                 times.used.fetch_max(now, Ordering::Relaxed);
             }
             None => {
-                key_use.rcu(|key_use| key_use.with(id, now));
+                self.0.rcu(|known| {
+                    let mut uses = FxHashMap::clone(known);
+                    uses.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
+                    uses
+                });
             }
         }
     }
 
-    /// Returns when a key was last used.
-    fn last(&self, id: KeyId) -> Option<Timestamp> {
-        let used = self.0.get(&id.0)?.used.load(Ordering::Relaxed);
+    pub(super) fn last(&self, id: KeyId) -> Option<Timestamp> {
+        let used = self.0.load().get(&id.0)?.used.load(Ordering::Relaxed);
         Some(Timestamp::from_unix_millis(used))
     }
 
-    /// Returns the same uses with one of a key that may have had none.
-    fn with(&self, id: KeyId, now: u64) -> Self {
-        let mut key_use = self.clone();
-        key_use.0.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
-        key_use
-    }
-
-    /// Returns what is newer than what is stored, which counts as stored from here on.
-    fn take_unstored(&self) -> KeyUses {
-        let newer = self.0.iter().filter_map(|(id, times)| {
+    /// Returns the uses that are newer than what is stored. They count as stored from here on.
+    pub(super) fn take_unstored(&self) -> KeyUses {
+        let uses = self.0.load();
+        let newer = uses.iter().filter_map(|(id, times)| {
             let used = times.used.load(Ordering::Relaxed);
             (times.stored.swap(used, Ordering::Relaxed) < used).then_some((*id, used))
         });
         newer.collect()
     }
 
-    /// Takes back that something was stored.
-    fn give_back(&self, newer: &[(u32, u64)]) {
-        for times in newer.iter().filter_map(|(id, _)| self.0.get(id)) {
+    /// Takes back that uses were stored.
+    pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
+        let uses = self.0.load();
+        for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {
             times.stored.store(0, Ordering::Relaxed);
         }
     }

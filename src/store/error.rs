@@ -74,13 +74,10 @@ pub struct DamagedRow {
 /// Why a row cannot be read: the file is damaged, or of a version that this one does not know.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
-    /// A version byte that is not known.
     #[error("a row has version {0}, which this pillarbox does not know")]
     Version(u8),
-    /// The bytes do not decode.
     #[error("a row does not decode: {0}")]
     Damaged(#[from] postcard::Error),
-    /// The bytes decode to something that the rules exclude.
     #[error("a row holds what it must not: {0}")]
     Invalid(&'static str),
 }
@@ -92,7 +89,6 @@ impl DamagedRow {
         Self { table: table.to_owned(), id, address: None, reason }
     }
 
-    /// Logs it.
     pub(super) fn log(&self) {
         let Self { table, id, address, reason } = self;
         tracing::error!(table, id, reason, "a row of the store cannot be read");

@@ -25,7 +25,6 @@ use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
-/// What is asked of a feed.
 struct Query {
     organisation: OrganisationId,
     types: FeedTypes,
@@ -62,16 +61,8 @@ impl Store {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
         let turn = self.listings().turn(Lister::Organisation(organisation)).await?;
         let store = self.clone();
-        // The caller may go meanwhile; the read does not, so the turn is its own.
-        let listing = tokio::spawn(async move {
-            let (page, turn) = store.read_feed(&query, after, Some(turn)).await?;
-            let made = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                then(page)
-            });
-            Ok(made.await.expect("what is made of a page does not panic and is not aborted"))
-        });
-        listing.await.expect("a listing does not panic and is not aborted")
+        let read = async move { store.read_feed(&query, after, Some(turn)).await };
+        listing::list(read, then).await
     }
 
     /// Returns the entry at a position, unless there is none or its record is past its retention
@@ -193,7 +184,6 @@ fn keep_wanted(rows: &mut Vec<KeyedRow>, query: &Query) -> bool {
     is_cut
 }
 
-/// Rows that entries refer to.
 struct Referred {
     messages: HashMap<Key, Vec<u8>>,
     overturned: HashMap<Key, Vec<u8>>,
@@ -258,15 +248,13 @@ impl Referred {
 
 fn missing(table: Table, id: MessageId) -> DamagedRow {
     let reason = RowError::Invalid("nothing, although the feed refers to it");
-    DamagedRow::new(table.name(), id, &reason)
+    DamagedRow::new(table.as_str(), id, &reason)
 }
 
-/// Returns the key of a message's event.
 pub(super) fn event_key(message: MessageId, key: &EventKey) -> Key {
     Key::from(key.of_message(message).as_slice())
 }
 
-/// Type of the change that an entry reports.
 fn event_type(change: &ReportedChange) -> FeedEventType {
     match change {
         ReportedChange::Sent => FeedEventType::Sent,

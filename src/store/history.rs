@@ -14,7 +14,6 @@ use crate::store::record::history::{decode_counts, encode_counts};
 use crate::store::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
 use crate::store::{CountsByOrganisation, History, ListError, Lister, Store, StoreError};
 
-/// How many rows are read at one time.
 const ROWS_PER_LOOK: usize = 10_000;
 
 impl Store {

@@ -68,7 +68,7 @@ pub enum Accepted {
 }
 
 /// A message to be accepted. All that is to be stored is copied: it needs nothing of the request.
-pub struct NewMessage<F> {
+pub struct NewMessage {
     pub(super) id: MessageId,
     pub(super) organisation: OrganisationId,
     pub(super) row: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct NewMessage<F> {
     /// The right by which it was admitted, to be looked at again.
     pub(super) right: Option<SendingRight>,
     /// Run once the message is durable, whether or not its client still waits.
-    pub(super) on_new: F,
+    pub(super) on_new: Box<dyn FnOnce() + Send>,
 }
 
 /// A message's idempotency key, as the store needs it.
@@ -89,10 +89,7 @@ pub(super) struct KeyClaim {
     pub(super) window_now: WindowTime,
 }
 
-/// What runs once a message is durable.
-pub type OnNew = Box<dyn FnOnce() + Send>;
-
-impl<F: FnOnce() + Send + 'static> NewMessage<F> {
+impl NewMessage {
     /// A message that is ready to be accepted. `on_new` runs once it is durable as a new one, also
     /// if the caller is gone.
     pub fn new(
@@ -101,7 +98,7 @@ impl<F: FnOnce() + Send + 'static> NewMessage<F> {
         admitted: &Admitted<'_>,
         created_at: Timestamp,
         window_now: impl Into<WindowTime>,
-        on_new: F,
+        on_new: impl FnOnce() + Send + 'static,
     ) -> Self {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
             key: IdempotencyKey::into_owned(key),
@@ -109,7 +106,7 @@ impl<F: FnOnce() + Send + 'static> NewMessage<F> {
         });
         let row = encode_accepted(admitted, organisation, created_at);
         let other_senders = admitted.other_senders().iter().cloned().map(DomainName::into_owned);
-        let other_senders = other_senders.collect();
+        let (other_senders, on_new) = (other_senders.collect(), Box::new(on_new));
         Self { id, organisation, row, created_at, claim, other_senders, right: None, on_new }
     }
 
@@ -119,15 +116,6 @@ impl<F: FnOnce() + Send + 'static> NewMessage<F> {
         Self { right: Some(right), ..self }
     }
 
-    /// The same message, in a list with others.
-    pub fn boxed(self) -> NewMessage<OnNew> {
-        let Self { id, organisation, row, created_at, claim, other_senders, right, on_new } = self;
-        let on_new = Box::new(on_new);
-        NewMessage { id, organisation, row, created_at, claim, other_senders, right, on_new }
-    }
-}
-
-impl<F> NewMessage<F> {
     /// Looks at the message's right again; `index` is its position in its request. A message without
     /// one is taken.
     pub(super) fn check_right(

@@ -15,7 +15,7 @@ use crate::domain::search::{SearchText, is_sent_from};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::shared_limits::{Slot, Slots, TooMany};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage};
+use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
@@ -76,6 +76,29 @@ impl Turn {
     }
 }
 
+/// Does what takes the processor for long, where it keeps no request of others from theirs.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.expect("the work does not panic and is not aborted")
+}
+
+/// Reads a page with the turn that it needs, and makes something of it. The caller may go meanwhile;
+/// the read does not, so the turn is its own.
+pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
+    read: impl Future<Output = Result<(P, Option<Turn>), StoreError>> + Send + 'static,
+    then: impl FnOnce(P) -> T + Send + 'static,
+) -> Result<T, ListError> {
+    let listing = tokio::spawn(async move {
+        let (page, turn) = read.await?;
+        let made = blocking(move || {
+            let _turn = turn;
+            then(page)
+        });
+        Ok(made.await)
+    });
+    listing.await.expect("a listing does not panic and is not aborted")
+}
+
 /// Returns a message as readers see it, with the corrected time of its acceptance, unless its
 /// retention is over at `window_now`.
 pub(super) fn visible(message: Message, window_now: &WindowTime) -> Option<Message> {
@@ -117,7 +140,6 @@ pub(super) fn bounds(
     (MessageId::first_of(first), end)
 }
 
-/// A page in the making.
 pub(super) struct Page {
     filter: MessageFilter,
     limit: usize,
@@ -142,7 +164,6 @@ impl Page {
             || (self.looked_at >= SURE_ROWS && self.began.elapsed() >= MAX_TIME)
     }
 
-    /// How many more rows may be looked at.
     pub(super) fn rows_left(&self) -> usize {
         MAX_ROWS.saturating_sub(self.looked_at)
     }

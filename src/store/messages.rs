@@ -102,7 +102,13 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        ask_engine!(self, engine => engine.list_then(lister, filter, limit, window_now.into(), then))
+        let turn = self.listings().turn(lister).await?;
+        let (store, window_now) = (self.clone(), window_now.into());
+        let read = async move {
+            let page = ask_engine!(store, engine => engine.page(filter, limit, window_now))?;
+            Ok((page, Some(turn)))
+        };
+        listing::list(read, then).await
     }
 
     /// A message's events, oldest first. Rows that cannot be read are left out.

@@ -1,6 +1,6 @@
 //! Metrics of the store's own work since it was opened.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::{Increment, OrganisationCounters};
 use crate::store::Purged;
+use crate::store::locks::locked;
 
 /// Bounds of the number of operations in a batch.
 const BATCH_BOUNDS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
@@ -33,7 +34,6 @@ pub struct StoreMetrics {
     /// Commits, and those of them that were slow: a histogram cannot be read.
     commits: Counter,
     slow_commits: Counter,
-    /// When the last commit failed.
     failed_at: Mutex<Option<Instant>>,
     /// Counts of the organisations' messages.
     pub organisations: OrganisationCounters,
@@ -137,12 +137,12 @@ impl StoreMetrics {
 
     pub(super) fn commit_failed(&self) {
         self.failed_commits.inc();
-        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *locked(&self.failed_at) = Some(Instant::now());
     }
 
     /// Whether a commit has failed in the time up to now.
     pub fn has_failed_within(&self, time: Duration) -> bool {
-        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed_at = *locked(&self.failed_at);
         failed_at.is_some_and(|at| at.elapsed() < time)
     }
 

@@ -83,17 +83,17 @@ impl Store {
 
     /// What the connections are for by which no answer of the server came lately.
     pub fn silent_connections(&self) -> Vec<&'static str> {
-        on_server!(self, engine => engine.silent_connections(), else Vec::new())
+        on_server!(self, engine => engine.silence().shown(), else Vec::new())
     }
 
     /// Has this node say this of itself to the other nodes, from its next sign of life on.
     pub fn say_load(&self, load: NodeLoad) {
-        on_server!(self, engine => engine.say_load(load), else ());
+        on_server!(self, engine => engine.node().say_load(load), else ());
     }
 
     /// Whether an operator wants this node to accept no more messages.
     pub fn drains(&self) -> watch::Receiver<DrainOrder> {
-        on_server!(self, engine => engine.drains(), else watch::channel(DrainOrder::End).1)
+        on_server!(self, engine => engine.node().drains(), else watch::channel(DrainOrder::End).1)
     }
 
     /// Asks a node to accept no more messages, or to accept them again. It follows within a second.
@@ -136,7 +136,7 @@ impl Store {
 
     /// This node's part of the pace of all nodes, from 0 to 1.
     pub fn share(&self) -> watch::Receiver<f64> {
-        on_server!(self, engine => engine.share(), else watch::channel(1.0).1)
+        on_server!(self, engine => engine.node().share(), else watch::channel(1.0).1)
     }
 
     /// Readings of the server's clock, one every second; `None` if the store is a file.
@@ -152,13 +152,13 @@ impl Store {
 
     /// Whether this node has a duty for all nodes.
     pub fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
-        on_server!(self, engine => engine.has_duty(duty), else watch::channel(true).1)
+        on_server!(self, engine => engine.node().has_duty(duty), else watch::channel(true).1)
     }
 
     /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
     /// takes nothing any more: the process has to end.
     pub fn is_fenced(&self) -> bool {
-        on_server!(self, engine => engine.is_fenced(), else false)
+        on_server!(self, engine => engine.node().is_fenced(), else false)
     }
 
     /// Waits until a task of the engine has ended, without which it does not work, and returns the

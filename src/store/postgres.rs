@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -18,13 +18,7 @@ use uuid::Uuid;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::DatabaseStatus;
-use crate::store::damage::Damage;
-use crate::store::directory::Directory;
-use crate::store::listing::Listings;
-use crate::store::metrics::StoreMetrics;
-use crate::store::restarts::Restarts;
-use crate::store::suppression_filter::Suppressed;
-use crate::store::{Health, Joined, StoreError, StoreId, StoreOwner};
+use crate::store::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
 use crate::tasks::Task;
 use accept::Request;
 use calls::Calls;
@@ -35,7 +29,7 @@ use node::Node;
 use outcomes::Job;
 use refusals::Refusals;
 use requests::Requests;
-use session::{Session, Sessions, Transaction};
+use session::{Session, Sessions};
 use silence::Purpose;
 use tasks::Tasks;
 
@@ -100,8 +94,8 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
-/// What the parts of a node share.
 struct Shared {
+    memory: InMemory,
     connector: Connector,
     node: Node,
     /// The server's, as it was last read.
@@ -114,9 +108,6 @@ struct Shared {
     readers: Slot,
     /// For reads of many rows, so that nobody waits behind them.
     listers: Slot,
-    directory: Directory,
-    suppressed: Suppressed,
-    restarts: Restarts,
     /// Position up to which the filter has what other nodes added.
     suppressions_followed: AtomicI64,
     feed: Feeds,
@@ -128,11 +119,6 @@ struct Shared {
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
     is_lost: AtomicBool,
-    /// Told when the health may have changed.
-    health_changed: Notify,
-    metrics: StoreMetrics,
-    damage: Damage,
-    listings: Listings,
     /// The database's state at the last look.
     database: std::sync::Mutex<DatabaseStatus>,
 }
@@ -160,6 +146,7 @@ impl PostgresStore {
         let node = Node::new(identity);
         let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
         let shared = Arc::new(Shared {
+            memory: InMemory::default(),
             connector,
             node,
             clock: watch::Sender::new(reading),
@@ -167,9 +154,6 @@ impl PostgresStore {
             accepting_connections: usize::from(server.accepting_connections),
             readers: Slot::new(Purpose::Reads),
             listers: Slot::new(Purpose::Lists),
-            directory: Directory::default(),
-            suppressed: Suppressed::default(),
-            restarts: Restarts::default(),
             suppressions_followed: AtomicI64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
@@ -178,17 +162,14 @@ impl PostgresStore {
             requests: Requests::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
-            health_changed: Notify::new(),
-            metrics: StoreMetrics::default(),
-            damage: Damage::default(),
-            listings: Listings::default(),
             database: std::sync::Mutex::new(database),
         });
-        shared.restarts.note(now, kept.clone());
+        shared.memory.restarts.note(now, kept.clone());
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);
-        let (accepting, requests) = accept::queue();
-        let (changing, jobs) = outcomes::queue();
+        let (accepting, requests) = mpsc::channel(accept::QUEUE_CAPACITY);
+        let requests = Arc::new(Mutex::new(requests));
+        let (changing, jobs) = mpsc::channel(outcomes::QUEUE_CAPACITY);
         let mut tasks = Tasks::default();
         let session =
             async |purpose| Session::connect(Arc::clone(&shared), purpose).await.map_err(failed);
@@ -200,7 +181,7 @@ impl PostgresStore {
         let recording = session(Purpose::Outcomes).await?;
         tasks.spawn(Task::Outcomes, outcomes::work(Arc::clone(&shared), recording, jobs));
         let writer = Arc::new(Mutex::new(session(Purpose::Administration).await?));
-        let (replaying, questions) = replays::queue();
+        let (replaying, questions) = mpsc::channel(replays::QUEUE_CAPACITY);
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
         tasks.spawn(Task::Replays, replays);
         feed::confirm(&shared, &writer).await.map_err(failed)?;
@@ -225,8 +206,8 @@ impl PostgresStore {
         Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
     }
 
-    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
-        &self.shared.metrics
+    pub(in crate::store) fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 
     pub(in crate::store) fn health(&self) -> Health {
@@ -238,53 +219,10 @@ impl PostgresStore {
         self.tasks.one_ended().await
     }
 
-    pub(in crate::store) fn directory(&self) -> &Directory {
-        &self.shared.directory
-    }
-
-    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
-        &self.shared.suppressed
-    }
-
-    pub(in crate::store) fn restarts(&self) -> &Restarts {
-        &self.shared.restarts
-    }
-
-    pub(in crate::store) fn damage(&self) -> &Damage {
-        &self.shared.damage
-    }
-
-    pub(in crate::store) fn listings(&self) -> &Listings {
-        &self.shared.listings
-    }
-
     pub(in crate::store) async fn answered(&self) {
         let _ = self.query("SELECT 1", &[]).await;
     }
 
-    pub(in crate::store) async fn writable(&self) {
-        self.becomes(|health| health == Health::Writable).await;
-    }
-
-    pub(in crate::store) async fn refuses(&self) {
-        self.becomes(|health| health == Health::Refusing).await;
-    }
-
-    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
-        loop {
-            let told = self.shared.health_changed.notified();
-            tokio::pin!(told);
-            // Registered before the look, so that a change in between is not missed.
-            told.as_mut().enable();
-            if is_reached(self.health()) {
-                return;
-            }
-            // A lease ends without anybody telling so.
-            let _ = tokio::time::timeout(Duration::from_millis(500), told).await;
-        }
-    }
-
-    /// Asks for rows, by the connection for small reads.
     async fn query(
         &self,
         sql: &'static str,
@@ -302,7 +240,6 @@ impl PostgresStore {
         self.query_by(&self.shared.listers, sql, parameters).await
     }
 
-    /// Asks for one row at most.
     async fn query_opt(
         &self,
         sql: &'static str,
@@ -311,7 +248,6 @@ impl PostgresStore {
         Ok(self.query(sql, parameters).await?.pop())
     }
 
-    /// Asks for the one row that there is.
     async fn query_one(
         &self,
         sql: &'static str,
@@ -344,19 +280,6 @@ impl PostgresStore {
                 Err(error) => return Err(shared.refused(error)),
             }
         }
-    }
-
-    /// Begins a change.
-    async fn begin(&self) -> Result<Transaction, QueryError> {
-        Transaction::begin(&self.writer).await
-    }
-
-    /// Makes a change, and notes why it could not be made.
-    async fn changed<T>(
-        &self,
-        work: impl Future<Output = Result<T, QueryError>>,
-    ) -> Result<T, StoreError> {
-        work.await.map_err(|error| self.shared.refused(error))
     }
 }
 
@@ -400,22 +323,21 @@ impl Shared {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
             tracing::error!(%error, "PostgreSQL does not take it: new messages are refused");
         }
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
     }
 
-    /// Notes that the server was reached.
     fn reached(&self) {
         if self.is_lost.swap(false, Ordering::AcqRel) {
             tracing::info!("PostgreSQL takes messages again");
         }
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
     }
 
     /// Notes why something could not be done, and says so to whoever asked.
     fn refused(&self, error: QueryError) -> StoreError {
         match error {
             QueryError::Row(row) => {
-                self.damage.note(row);
+                self.memory.damage.note(row);
                 StoreError::Damaged
             }
             QueryError::InDoubt => StoreError::OutcomeOpen,
@@ -426,10 +348,9 @@ impl Shared {
         }
     }
 
-    /// Reads what is kept in memory.
     async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
-        self.directory.read(connection).await?;
-        self.directory.read_uses(connection).await?;
+        self.memory.directory.read(connection).await?;
+        self.memory.directory.read_uses(connection).await?;
         self.load_suppressions(connection).await?;
         self.feed.identify(connection).await?;
         self.feed.follow(connection).await?;
@@ -439,7 +360,7 @@ impl Shared {
     async fn reload_directory(&self) -> Result<(), QueryError> {
         let read = async || {
             let connection = self.readers.get(&self.connector).await?;
-            self.directory.read(&connection).await
+            self.memory.directory.read(&connection).await
         };
         match read().await {
             Err(error) if error.is_lost_connection() => read().await,
@@ -459,7 +380,7 @@ async fn follow(shared: Arc<Shared>) {
         }
         let followed = async {
             let connection = shared.readers.get(&shared.connector).await?;
-            shared.directory.follow(&connection).await?;
+            shared.memory.directory.follow(&connection).await?;
             shared.follow_suppressions(&connection).await?;
             shared.feed.follow(&connection).await?;
             shared.take_requests(&connection).await
@@ -488,33 +409,22 @@ async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     }
 }
 
-/// Does what takes the processor for long, where it keeps no request of others from theirs.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let working = tokio::task::spawn_blocking(work);
-    working.await.expect("the work does not panic and is not aborted")
-}
-
-/// Number of an organisation as the server keeps it.
 fn number(organisation: OrganisationId) -> i32 {
     i32::try_from(organisation.0).unwrap_or(i32::MAX)
 }
 
-/// Id of a message as the server keeps it.
 fn uuid_of(id: MessageId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
 
-/// Id of a message that the server keeps so.
 fn message_id(uuid: Uuid) -> MessageId {
     MessageId::from_bytes(uuid.into_bytes())
 }
 
-/// Instant as the server keeps it.
 fn millis(instant: Timestamp) -> i64 {
     i64::try_from(instant.unix_millis()).unwrap_or(i64::MAX)
 }
 
-/// Instant that the server keeps so.
 fn timestamp(millis: i64) -> Timestamp {
     Timestamp::from_unix_millis(millis.unsigned_abs())
 }

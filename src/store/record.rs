@@ -139,7 +139,6 @@ struct MessageV2<'a> {
     metadata: Vec<(&'a str, &'a str)>,
 }
 
-/// The version of [`MessageV2`].
 const WITH_METADATA: u8 = 2;
 
 impl<'a> MessageV1<'a> {
@@ -179,7 +178,6 @@ pub(super) fn encode_accepted(
     row.encode(admitted.metadata().map(<[_]>::to_vec), size_hint)
 }
 
-/// The row of a message.
 pub(super) fn encode_message(message: &Message) -> Vec<u8> {
     let state = match &message.state {
         State::Queued { last_failure, acceptance } => {
@@ -211,7 +209,6 @@ pub(super) fn encode_message(message: &Message) -> Vec<u8> {
     row.encode(metadata, 512)
 }
 
-/// Reads a message's row.
 pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, RowError> {
     let (row, metadata) = if version(bytes) == Some(WITH_METADATA) {
         let MessageV2 { message, metadata } = decode_as(WITH_METADATA, bytes)?;
@@ -316,7 +313,6 @@ enum EventDetailV1<'a> {
     DeliveryDelay(&'a str, Option<&'a str>),
 }
 
-/// The row of an event.
 pub(super) fn encode_event(event: &Event) -> Vec<u8> {
     let detail = match &event.detail {
         EventDetail::Delivery { smtp_response } => {
@@ -337,7 +333,6 @@ pub(super) fn encode_event(event: &Event) -> Vec<u8> {
     encode(&EventV1 { occurred_at: event.occurred_at.unix_millis(), recipients, detail }, 128)
 }
 
-/// Reads an event's row.
 pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
     let row: EventV1<'_> = decode(bytes)?;
     let owned = |text: Option<&str>| text.map(str::to_owned);
@@ -417,7 +412,6 @@ pub(super) enum ReportedChange {
     Observed(EventKey),
 }
 
-/// Entry of the feed, as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FeedRow {
     pub(super) message: MessageId,
@@ -452,7 +446,6 @@ type ObservedV1 = (i64, [u8; 8]);
 /// Length of the instant in a message's id, in bytes.
 const ID_INSTANT_BYTES: usize = 6;
 
-/// The row of an entry of the feed at `position`.
 pub(super) fn encode_feed(position: FeedPosition, row: &FeedRow) -> Vec<u8> {
     let age = |instant| lead_millis(position.instant(), instant);
     let change = match row.change {
@@ -474,7 +467,6 @@ pub(super) fn encode_feed(position: FeedPosition, row: &FeedRow) -> Vec<u8> {
     encode(&FeedV1 { age: age(row.message.instant()), message, change }, 32)
 }
 
-/// Reads the row of an entry of the feed at `position`.
 pub(super) fn decode_feed(position: FeedPosition, bytes: &[u8]) -> Result<FeedRow, RowError> {
     let FeedV1 { age, message, change } = decode(bytes)?;
     let instant = |age: i64| shifted(position.instant(), age.saturating_neg());
@@ -496,12 +488,10 @@ pub(super) fn decode_feed(position: FeedPosition, bytes: &[u8]) -> Result<FeedRo
     Ok(FeedRow { message: MessageId::from_bytes(id), change })
 }
 
-/// The row of a failure that an event overturned.
 pub(super) fn encode_overturned(failure: &Failure) -> Vec<u8> {
     encode(&FailureV1::from(failure), failure.message.len() + 32)
 }
 
-/// Reads the row of a failure that an event overturned.
 pub(super) fn decode_overturned(bytes: &[u8]) -> Result<Failure, RowError> {
     Ok(decode::<FailureV1<'_>>(bytes)?.into())
 }
@@ -520,12 +510,10 @@ struct UnmatchedV1<'a> {
     event: &'a [u8],
 }
 
-/// The row of an unmatched event.
 pub(super) fn encode_unmatched(event: &Event, organisation: Option<&str>) -> Vec<u8> {
     encode(&UnmatchedV1 { organisation, event: &encode_event(event) }, 192)
 }
 
-/// Reads an unmatched event's row.
 pub(super) fn decode_unmatched(bytes: &[u8]) -> Result<UnmatchedEvent, RowError> {
     let row: UnmatchedV1<'_> = decode(bytes)?;
     let organisation = row.organisation.map(str::to_owned);
@@ -539,13 +527,11 @@ struct DeadLetterV1<'a> {
     length: usize,
 }
 
-/// The row of a dead letter, without the time of its arrival.
 pub(super) fn encode_dead_letter(letter: &DeadLetter) -> Vec<u8> {
     let DeadLetter { reason, document, length, .. } = letter;
     encode(&DeadLetterV1 { reason, document, length: *length }, document.len() + 128)
 }
 
-/// Reads a dead letter's row.
 pub(super) fn decode_dead_letter(
     received_at: Timestamp,
     bytes: &[u8],
@@ -562,7 +548,6 @@ struct QuarantinedV1<'a> {
     record: &'a [u8],
 }
 
-/// The row of a record in quarantine.
 pub(super) fn encode_quarantined(reason: &str, record: &[u8]) -> Vec<u8> {
     encode(&QuarantinedV1 { reason, record }, reason.len() + record.len() + 8)
 }
@@ -590,7 +575,6 @@ pub(super) fn encode_suppression(suppression: &Suppression) -> Vec<u8> {
     encode(&row, 32)
 }
 
-/// Reads a suppression's row.
 pub(super) fn decode_suppression(address: &str, bytes: &[u8]) -> Result<Suppression, RowError> {
     let row: SuppressionV1 = decode(bytes)?;
     Ok(Suppression {
@@ -606,12 +590,10 @@ struct OrganisationV1<'a> {
     name: &'a str,
 }
 
-/// The row of an organisation.
 pub(super) fn encode_organisation(name: &OrganisationName) -> Vec<u8> {
     encode(&OrganisationV1 { name: name.as_str() }, 72)
 }
 
-/// Reads an organisation's row.
 pub(super) fn decode_organisation(bytes: &[u8]) -> Result<OrganisationName, RowError> {
     let row: OrganisationV1<'_> = decode(bytes)?;
     row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))
@@ -634,10 +616,8 @@ struct ApiKeyV2<'a> {
     expires_at: u64,
 }
 
-/// The version of [`ApiKeyV2`].
 const EXPIRING: u8 = 2;
 
-/// The row of an API key.
 pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     let key = ApiKeyV1 {
         organisation: entry.organisation.0,
@@ -652,7 +632,6 @@ pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     }
 }
 
-/// Reads an API key's row.
 pub(super) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
     let (row, expires_at) = match bytes.first() {
         Some(&EXPIRING) => {
@@ -700,7 +679,6 @@ pub(super) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
     encode_as(DOMAIN_V2, &row, 32)
 }
 
-/// Reads a sender domain's row.
 pub(super) fn decode_domain(
     organisation: u32,
     name: &str,
@@ -734,7 +712,6 @@ struct TimeV1 {
     corrections: Vec<(u64, i64)>,
 }
 
-/// Returns the row of a record.
 pub(super) fn encode_time(record: &TimeRecord) -> Vec<u8> {
     let TimeRecord { stamp, doubt, assurance, corrections } = record;
     let millis = |instant: Timestamp| instant.unix_millis();
@@ -750,7 +727,6 @@ pub(super) fn encode_time(record: &TimeRecord) -> Vec<u8> {
     encode(&row, 64)
 }
 
-/// Reads a record's row.
 pub(super) fn decode_time(bytes: &[u8]) -> Result<TimeRecord, RowError> {
     let row: TimeV1 = decode(bytes)?;
     let instant = Timestamp::from_unix_millis;

@@ -7,22 +7,18 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock};
 
 use redb::ReadTransaction;
-use tokio::sync::Notify;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
 use crate::store::damage::Damage;
-use crate::store::directory::{Directory, OrganisationIndex};
-use crate::store::listing::Listings;
-use crate::store::metrics::StoreMetrics;
-use crate::store::restarts::Restarts;
-use crate::store::suppression_filter::Suppressed;
-use crate::store::{Applied, Health, Report, StoreError, StoreOwner, transitions};
+use crate::store::directory::OrganisationIndex;
+use crate::store::locks::{read_lock, write_lock};
+use crate::store::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
 use error::ReadError;
@@ -42,6 +38,15 @@ pub(super) use startup_recovery::Pending;
 pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
 
+/// Hands locks of parts of a storage on to the one below.
+macro_rules! hand_on_locks {
+    ($($method:ident => $below:ident: $answer:ty,)+) => {$(
+        fn $method(&self, start: Bound<u64>, end: Bound<u64>) -> Result<$answer, BackendError> {
+            self.below.$below(start, end)
+        }
+    )+};
+}
+
 mod accept;
 mod backup;
 mod batch;
@@ -60,7 +65,6 @@ mod messages;
 mod open;
 mod overlay;
 mod owner;
-mod published_tables;
 mod purge;
 mod quarantine;
 mod recent_rows;
@@ -98,7 +102,6 @@ pub(super) struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in a directory, making it if there is none.
     pub(in crate::store) fn open(
         directory: &Path,
         pending: Pending,
@@ -138,15 +141,6 @@ impl RedbStore {
         }
     }
 
-    #[cfg(test)]
-    pub(in crate::store) fn start(
-        opener: Opener,
-        pending: Pending,
-        now: Timestamp,
-    ) -> Result<(Self, Recovery), OpenError> {
-        Self::start_by(opener, pending, None, |_| BTreeSet::new(), now)
-    }
-
     fn start_by(
         opener: Opener,
         pending: Pending,
@@ -167,7 +161,15 @@ impl RedbStore {
                 let found = |id| bodies.take().map(|bodies| bodies(id)).unwrap_or_default();
                 start.set_right(database, &feed, laid, found)
             })?;
-        let shared = Arc::new(Shared::new(database, damage, feed, start));
+        let shared = Arc::new(Shared {
+            memory: InMemory { damage, ..InMemory::default() },
+            database,
+            idempotency: RwLock::default(),
+            refusing: AtomicBool::new(false),
+            file_loss: RwLock::default(),
+            feed,
+            start,
+        });
         let recovery = startup_recovery::load(&shared, settled)?;
         if let Some(error) = refused {
             shared.refusing.store(true, Ordering::Release);
@@ -181,12 +183,10 @@ impl RedbStore {
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
 
-    /// Metrics of the store's work.
-    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
-        &self.shared.metrics
+    pub(in crate::store) fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 
-    /// Whether the store takes writes now.
     pub(in crate::store) fn health(&self) -> Health {
         let loss = *read_lock(&self.shared.file_loss);
         match (loss, self.shared.refusing.load(Ordering::Acquire)) {
@@ -197,12 +197,10 @@ impl RedbStore {
         }
     }
 
-    /// Bytes in the journal that are not in the data file yet.
     pub(in crate::store) fn journal_bytes(&self) -> u64 {
         self.shared.database.journal_bytes()
     }
 
-    /// Ends once the writer has answered, be it that it refuses: it is alive.
     pub(in crate::store) async fn answered(&self) {
         // What the answer is, `health` says.
         let _ = self.writer.barrier().await;
@@ -216,54 +214,6 @@ impl RedbStore {
         }
     }
 
-    /// Waits until the store takes writes.
-    pub(in crate::store) async fn writable(&self) {
-        self.becomes(|health| health == Health::Writable).await;
-    }
-
-    /// Waits until the store takes outcomes of messages, or never will again.
-    pub(in crate::store) async fn takes_outcomes(&self) {
-        self.becomes(|health| health != Health::Refusing).await;
-    }
-
-    /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
-    pub(in crate::store) async fn refuses(&self) {
-        self.becomes(|health| health == Health::Refusing).await;
-    }
-
-    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
-        loop {
-            let told = self.shared.health_changed.notified();
-            tokio::pin!(told);
-            // Registered before the look, so that a change in between is not missed.
-            told.as_mut().enable();
-            if is_reached(self.health()) {
-                return;
-            }
-            told.await;
-        }
-    }
-
-    pub(in crate::store) fn directory(&self) -> &Directory {
-        &self.shared.directory
-    }
-
-    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
-        &self.shared.suppressed
-    }
-
-    pub(in crate::store) fn restarts(&self) -> &Restarts {
-        &self.shared.restarts
-    }
-
-    pub(in crate::store) fn damage(&self) -> &Damage {
-        &self.shared.damage
-    }
-
-    pub(in crate::store) fn listings(&self) -> &Listings {
-        &self.shared.listings
-    }
-
     pub(in crate::store) async fn record(
         &self,
         id: MessageId,
@@ -274,7 +224,7 @@ impl RedbStore {
         let record = move |batch: &mut Batch<'_>| {
             batch.follow(|rows| transitions::record(rows, id, attempts, transition, now))
         };
-        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
+        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, None, record).await
     }
 
     pub(in crate::store) async fn apply_all(
@@ -312,7 +262,7 @@ impl RedbStore {
         match read {
             Ok(read) => Ok(read),
             Err(ReadError::Row(row)) => {
-                self.shared.damage.note(row);
+                self.shared.memory.damage.note(row);
                 Err(StoreError::Damaged)
             }
             Err(ReadError::File(error)) => {
@@ -326,24 +276,15 @@ impl RedbStore {
     }
 }
 
-/// What readers and the writer share.
 struct Shared {
+    memory: InMemory,
     database: SharedDatabase,
-    directory: Directory,
     idempotency: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     refusing: AtomicBool,
     /// What became of the file, if it is not in its place as it was written.
     file_loss: RwLock<Option<FileLoss>>,
-    /// Told when one of these changes.
-    health_changed: Notify,
-    suppressed: Suppressed,
-    restarts: Restarts,
     feed: FeedIndex,
-    metrics: StoreMetrics,
-    /// Rows that cannot be read.
-    damage: Damage,
-    listings: Listings,
     start: Start,
 }
 
@@ -354,24 +295,6 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn new(database: SharedDatabase, damage: Damage, feed: FeedIndex, start: Start) -> Self {
-        Self {
-            database,
-            directory: Directory::default(),
-            idempotency: RwLock::default(),
-            refusing: AtomicBool::new(false),
-            file_loss: RwLock::default(),
-            health_changed: Notify::new(),
-            suppressed: Suppressed::default(),
-            restarts: Restarts::default(),
-            feed,
-            metrics: StoreMetrics::default(),
-            damage,
-            listings: Listings::default(),
-            start,
-        }
-    }
-
     /// Looks whether the file is in its place and as it was written, and tells of a change.
     fn look(&self) -> Option<FileLoss> {
         let file = self.database.data_file()?;
@@ -380,7 +303,7 @@ impl Shared {
             return loss;
         }
         *write_lock(&self.file_loss) = loss;
-        self.health_changed.notify_waiters();
+        self.memory.health_changed.notify_waiters();
         let path = file.path().display();
         match loss {
             None => tracing::info!(%path, "the data file is in its place again"),
@@ -406,20 +329,9 @@ impl Shared {
     }
 
     fn set_organisations(&self, mut index: OrganisationIndex) {
-        index.version = self.directory.load().version + 1;
-        self.directory.replace(index);
+        index.version = self.memory.directory.load().version + 1;
+        self.memory.directory.replace(index);
     }
-}
-
-/// Locks for reading. What the locks guard is whole at every moment, so a panic elsewhere is no
-/// reason to stop.
-fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks for writing, as [`read_lock`] does for reading.
-fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An organisation's rows, for the log.

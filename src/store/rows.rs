@@ -11,74 +11,70 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 use crate::organisation_counts::Increment;
 use crate::store::Change;
 use crate::store::damage::Damage;
 use crate::store::directory::OrganisationIndex;
 use crate::store::error::{DamagedRow, RowError};
-use crate::store::record::ReportedChange;
+use crate::store::record::webhooks::decode_webhook;
+use crate::store::record::{ReportedChange, decode_api_key, organisation_of};
 
-/// Table of rows. The order of keys, as bytes, is the same on every engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Table {
-    /// By number.
-    Organisations,
-    /// By number. Put with [`Rows::put_of`].
-    ApiKeys,
-    /// By organisation and name.
-    Domains,
-    /// Endpoints by number. Put with [`Rows::put_of`].
-    Webhooks,
-    /// By endpoint.
-    WebhookCursors,
-    /// Deliveries that wait for an attempt, by endpoint, time of the attempt and position.
-    WaitingDeliveries,
-    /// Deliveries that failed, by endpoint and position.
-    FailedDeliveries,
-    /// By organisation and address.
-    Suppressions,
-    /// [Timed](timed) rows by the digest of the document.
-    DeadLetters,
-    /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and digest.
-    UnmatchedEvents,
-    /// By hour and organisation.
-    History,
-    /// By message.
-    Messages,
-    /// By message and the key of the event.
-    Events,
-    /// By message and the number of the step.
-    Timeline,
-    /// By message.
-    OverturnedFailures,
-    /// By organisation and position.
-    Feed,
+worded! {
+    /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its name in
+    /// what operators read about damaged rows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub(super) enum Table {
+        /// By number.
+        Organisations = "organisations",
+        /// By number.
+        ApiKeys = "api_keys",
+        /// By organisation and name.
+        Domains = "domains",
+        /// Endpoints by number.
+        Webhooks = "webhooks",
+        /// By endpoint.
+        WebhookCursors = "webhook_cursors",
+        /// Deliveries that wait for an attempt, by endpoint, time of the attempt and position.
+        WaitingDeliveries = "webhook_waiting",
+        /// Deliveries that failed, by endpoint and position.
+        FailedDeliveries = "webhook_failed",
+        /// By organisation and address.
+        Suppressions = "suppressions",
+        /// [Timed](timed) rows by the digest of the document.
+        DeadLetters = "dead_letters",
+        /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and digest.
+        UnmatchedEvents = "unmatched_events",
+        /// By hour and organisation.
+        History = "history",
+        /// By message.
+        Messages = "messages",
+        /// By message and the key of the event.
+        Events = "events",
+        /// By message and the number of the step.
+        Timeline = "timeline",
+        /// By message.
+        OverturnedFailures = "overturned_failures",
+        /// By organisation and position.
+        Feed = "feed",
+    }
 }
 
-/// Number that is one of its kind in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Counter {
-    /// The last number that an organisation was given.
-    LastOrganisation,
-    /// The last number that an API key was given.
-    LastKey,
-    /// The last number that an endpoint was given.
-    LastWebhook,
-    /// Messages whose body was lost, until an operator acknowledges them.
-    LostMessages,
-    /// When the last of them was found, in milliseconds.
-    LostMessagesAt,
-}
-
-impl Counter {
-    /// Every counter.
-    pub(super) const ALL: [Self; 5] = [
-        Self::LastOrganisation,
-        Self::LastKey,
-        Self::LastWebhook,
-        Self::LostMessages,
-        Self::LostMessagesAt,
-    ];
+worded! {
+    /// Number that is one of its kind in the store. Its word is its key in a data file.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Counter {
+        /// The last number that an organisation was given.
+        LastOrganisation = "last_organisation",
+        /// The last number that an API key was given.
+        LastKey = "last_key",
+        /// The last number that an endpoint was given.
+        LastWebhook = "last_webhook",
+        /// Messages whose body was lost, until an operator acknowledges them.
+        LostMessages = "lost_messages",
+        /// When the last of them was found, in milliseconds.
+        LostMessagesAt = "lost_messages_at",
+    }
 }
 
 /// What others must not change while a rule runs.
@@ -90,12 +86,10 @@ pub(super) enum Lock {
     Directory,
 }
 
-/// Key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Key(Vec<u8>);
 
 impl Key {
-    /// Returns the key as bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -105,12 +99,10 @@ impl Key {
         u32::from_be_bytes(self.array(at))
     }
 
-    /// Returns the large number that begins at this byte.
     pub(super) fn large(&self, at: usize) -> u64 {
         u64::from_be_bytes(self.array(at))
     }
 
-    /// Returns the message's id that begins at this byte.
     pub(super) fn id(&self, at: usize) -> MessageId {
         MessageId::from_bytes(self.array(at))
     }
@@ -152,40 +144,23 @@ impl Key {
     }
 }
 
-impl From<u32> for Key {
-    fn from(number: u32) -> Self {
-        Self(number.to_be_bytes().to_vec())
-    }
+macro_rules! keys_of {
+    ($($from:ty: |$value:ident| $bytes:expr;)+) => {$(
+        impl From<$from> for Key {
+            fn from($value: $from) -> Self {
+                Self($bytes.to_vec())
+            }
+        }
+    )+};
 }
 
-impl From<u64> for Key {
-    fn from(number: u64) -> Self {
-        Self(number.to_be_bytes().to_vec())
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl From<[u8; 16]> for Key {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl From<MessageId> for Key {
-    fn from(id: MessageId) -> Self {
-        Self(id.as_bytes().to_vec())
-    }
+keys_of! {
+    u32: |number| number.to_be_bytes();
+    u64: |number| number.to_be_bytes();
+    &str: |text| text.as_bytes();
+    &[u8]: |bytes| bytes;
+    [u8; 16]: |bytes| bytes;
+    MessageId: |id| id.as_bytes();
 }
 
 impl<A: Into<Self>, B: Into<Self>> From<(A, B)> for Key {
@@ -214,7 +189,6 @@ pub(super) struct KeyRange {
 }
 
 impl KeyRange {
-    /// All keys.
     pub(super) fn all() -> Self {
         Self::default()
     }
@@ -230,7 +204,6 @@ impl KeyRange {
         Self { from: from.into(), end: Some(end.into()), ..Self::default() }
     }
 
-    /// Returns true if the key is in the run.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.bounds().contains(key)
     }
@@ -258,8 +231,29 @@ impl KeyRange {
 /// Row of a message, and the number of the call that a node has told of, if one is under way.
 pub(super) type MessageRow = (Vec<u8>, Option<u32>);
 
-/// Key and row.
 pub(super) type KeyedRow = (Key, Vec<u8>);
+
+/// Row to be put.
+#[derive(Debug, Clone)]
+pub(super) struct NewRow {
+    pub(super) row: Vec<u8>,
+    /// The organisation that it is of, in tables that keep it.
+    pub(super) organisation: Option<OrganisationId>,
+}
+
+impl NewRow {
+    /// Finds out which organisation a row is of. One that cannot be read is nobody's.
+    pub(super) fn of(table: Table, key: &Key, row: Vec<u8>) -> Self {
+        let id = key.number(0);
+        let organisation = match table {
+            Table::ApiKeys => decode_api_key(id, &row).ok().map(|key| key.organisation),
+            Table::Webhooks => decode_webhook(id, &row).ok().map(|webhook| webhook.organisation),
+            Table::Messages => organisation_of(&row),
+            _ => None,
+        };
+        Self { row, organisation }
+    }
+}
 
 /// Returns the row that is kept for a while since `at`.
 pub(super) fn timed(at: Timestamp, row: &[u8]) -> Vec<u8> {
@@ -306,15 +300,6 @@ pub(super) trait Rows {
     /// Puts a row in the place of one that may be there.
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
 
-    /// Puts a row of an organisation.
-    fn put_of(
-        &mut self,
-        organisation: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop>;
-
     /// Removes a row that may be there.
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;
 
@@ -328,7 +313,6 @@ pub(super) trait Rows {
     /// Returns a number; 0 if it was never set.
     fn counter(&mut self, counter: Counter) -> Result<u64, Stop>;
 
-    /// Sets a number.
     fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop>;
 
     /// Returns the last position in the feed. What is committed later is behind it.
@@ -404,39 +388,14 @@ pub(super) fn remove_existing(
     Ok(Change::Made)
 }
 
-impl Table {
-    /// Name in what operators read about damaged rows.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Organisations => "organisations",
-            Self::ApiKeys => "api_keys",
-            Self::Domains => "domains",
-            Self::Webhooks => "webhooks",
-            Self::WebhookCursors => "webhook_cursors",
-            Self::WaitingDeliveries => "webhook_waiting",
-            Self::FailedDeliveries => "webhook_failed",
-            Self::Suppressions => "suppressions",
-            Self::DeadLetters => "dead_letters",
-            Self::UnmatchedEvents => "unmatched_events",
-            Self::History => "history",
-            Self::Messages => "messages",
-            Self::Events => "events",
-            Self::Timeline => "timeline",
-            Self::OverturnedFailures => "overturned_failures",
-            Self::Feed => "feed",
-        }
-    }
-}
-
 /// Says where a row is that cannot be read.
 pub(super) trait InTable<T> {
-    /// Adds the table and the key, for people, to the error.
     fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow>;
 }
 
 impl<T> InTable<T> for Result<T, RowError> {
     fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow> {
-        self.map_err(|reason| DamagedRow::new(table.name(), id, &reason))
+        self.map_err(|reason| DamagedRow::new(table.as_str(), id, &reason))
     }
 }
 

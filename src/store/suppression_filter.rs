@@ -1,11 +1,12 @@
 //! Filter of suppressions in memory: it knows of almost every address that it is not suppressed.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 use hashbrown::HashTable;
 
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::tag::{spread, tag_of};
 
 /// Suppressed addresses as far as they are known in memory, and how often some were added.
@@ -16,14 +17,13 @@ pub(super) struct Suppressed {
 }
 
 impl Suppressed {
-    /// Whether the address may be suppressed in this scope.
     pub(super) fn may_contain(&self, scope: u32, address: &str) -> bool {
-        self.filter.read().unwrap_or_else(PoisonError::into_inner).may_contain(scope, address)
+        read_lock(&self.filter).may_contain(scope, address)
     }
 
     /// Adds addresses, each with its scope.
     pub(super) fn insert<'a>(&self, addresses: impl IntoIterator<Item = (u32, &'a str)>) {
-        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        let mut filter = write_lock(&self.filter);
         for (scope, address) in addresses {
             filter.insert(scope, address);
         }

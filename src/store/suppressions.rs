@@ -124,7 +124,6 @@ fn scope_of(organisation: Option<OrganisationId>) -> u32 {
     organisation.map_or(ALL_ORGANISATIONS, |organisation| organisation.0)
 }
 
-/// Returns the key of an address that is suppressed in a scope.
 pub(super) fn key(scope: u32, address: &SuppressedAddress) -> Key {
     Key::from((scope, address.as_str()))
 }

@@ -361,7 +361,7 @@ fn read(rows: &mut dyn Rows, id: WebhookId) -> Result<Option<Webhook>, Stop> {
 
 fn put(rows: &mut dyn Rows, webhook: &Webhook) -> Result<(), Stop> {
     let key = Key::from(webhook.id.0);
-    rows.put_of(webhook.organisation, Table::Webhooks, &key, &encode_webhook(webhook))
+    rows.put(Table::Webhooks, &key, &encode_webhook(webhook))
 }
 
 fn read_cursor(rows: &mut dyn Rows, id: WebhookId) -> Result<Option<CursorRow>, Stop> {

@@ -10,7 +10,7 @@ use crate::domain::organisation::DomainState;
 use crate::domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::store::{AcceptError, Accepted, MessageFilter, NewApiKey, NewMessage, OnNew};
+use crate::store::{AcceptError, Accepted, MessageFilter, NewApiKey, NewMessage};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -34,12 +34,10 @@ impl Fixture {
     }
 
     /// A message that passed every check, with the right of this key.
-    async fn checked(&self, key: Option<KeyId>, clock: &Clock) -> NewMessage<OnNew> {
+    async fn checked(&self, key: Option<KeyId>, clock: &Clock) -> NewMessage {
         let right = self.store.sending_right(self.organisation, key, now(clock)).unwrap();
         let (id, admitted) = (self.ids.next(START), self.admitted(None).await);
-        NewMessage::new(id, self.organisation, &admitted, START, START, || {})
-            .by_right(right)
-            .boxed()
+        NewMessage::new(id, self.organisation, &admitted, START, START, || {}).by_right(right)
     }
 
     async fn accepted(&self) -> usize {

@@ -22,10 +22,10 @@ use crate::store::interface::KeyClaim;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Ran, Session};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::store::{AcceptError, Accepted, Health, NewMessage, OnNew, StoreError};
+use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// The most bytes of records of one transaction.
@@ -75,37 +75,22 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
-    messages: Vec<NewMessage<OnNew>>,
+    messages: Vec<NewMessage>,
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
-/// Queue of requests.
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
 
-/// Makes a queue of requests.
-pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
-    let (sender, requests) = mpsc::channel(QUEUE_CAPACITY);
-    (sender, Arc::new(Mutex::new(requests)))
-}
-
 impl PostgresStore {
-    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
+    pub(in crate::store) async fn accept_all(
         &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
-        Ok(self.accept_all(vec![acceptance]).await?[0])
-    }
-
-    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptances: Vec<NewMessage<F>>,
+        messages: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         match self.health() {
             Health::Writable => {}
             Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable.into()),
         }
         let (reply, answer) = oneshot::channel();
-        let messages = acceptances.into_iter().map(NewMessage::boxed).collect();
         let request = Request { messages, reply };
         let accepted = async {
             let sent = self.accepting.send(request).await;
@@ -149,7 +134,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     let began = Instant::now();
     let decided = loop {
         // The statement compares this version with the server's: what is checked is what counts.
-        let directory = shared.directory.load();
+        let directory = shared.memory.directory.load();
         batch = refuse_withdrawn(&directory, batch);
         if batch.is_empty() {
             return;
@@ -190,14 +175,14 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
                     if has_panicked { Err(StoreError::OutcomeOpen.into()) } else { Ok(accepted) };
                 answers.push((answer, reply));
             }
-            shared.metrics.committed(operations, began.elapsed(), increments);
+            shared.memory.metrics.committed(operations, began.elapsed(), increments);
             for (answer, reply) in answers {
                 // The client may be gone; the messages are accepted all the same.
                 let _ = reply.send(answer);
             }
         }
         Err(error) => {
-            shared.metrics.commit_failed();
+            shared.memory.metrics.commit_failed();
             shared.lost(&error);
             for request in batch {
                 let _ = request.reply.send(Err(StoreError::Unavailable.into()));
@@ -227,15 +212,13 @@ fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<R
 struct Found(HashMap<(i32, Vec<u8>), MessageId>);
 
 impl Found {
-    /// Returns the message that the key of this one has made, if it has one.
-    fn answer(&self, message: &NewMessage<OnNew>) -> Option<MessageId> {
+    fn answer(&self, message: &NewMessage) -> Option<MessageId> {
         let claim = message.claim.as_ref()?;
         let key = (number(message.organisation), digest(claim.key.as_key()));
         self.0.get(&key).copied()
     }
 }
 
-/// Parameters of [`ACCEPT`].
 #[derive(Default)]
 struct Parameters<'a> {
     ids: Vec<Uuid>,

@@ -11,7 +11,6 @@ use crate::store::StoreError;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::error::QueryError;
 
-/// Name of the row.
 const NAME: &str = "provider calls";
 /// The most by which slots are given out in advance. One that is further away was written by a clock
 /// that has been set back since.

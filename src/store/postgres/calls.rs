@@ -4,7 +4,7 @@
 //! before its outcome is written, and never after it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::store::StoreError;
+use crate::store::locks::locked;
 use crate::store::postgres::session::Session;
 use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
 
@@ -42,19 +43,14 @@ const MARKED: &str = "SELECT id, calling FROM pending WHERE id = ANY($1) AND cal
 pub(super) struct Calls(Mutex<HashMap<MessageId, u32>>);
 
 impl Calls {
-    /// Forgets a call that has ended.
     pub(super) fn ended(&self, id: MessageId) {
-        self.lock().remove(&id);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<MessageId, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).remove(&id);
     }
 }
 
 /// Tells the other nodes of the calls that they have not been told of.
 pub(super) async fn tell(shared: &Shared, session: &mut Session) {
-    let calls = std::mem::take(&mut *shared.calls.lock());
+    let calls = std::mem::take(&mut *locked(&shared.calls.0));
     if calls.is_empty() {
         return;
     }
@@ -63,7 +59,7 @@ pub(super) async fn tell(shared: &Shared, session: &mut Session) {
     if let Err(error) = session.run(MARK, &[&ids, &attempts]).await {
         tracing::debug!(%error, "other nodes are told of calls later");
         shared.lost(&error);
-        let mut known = shared.calls.lock();
+        let mut known = locked(&shared.calls.0);
         for (id, attempts) in calls {
             known.entry(id).or_insert(attempts);
         }
@@ -72,7 +68,7 @@ pub(super) async fn tell(shared: &Shared, session: &mut Session) {
 
 impl PostgresStore {
     pub(in crate::store) fn tell_of_call(&self, id: MessageId, attempts: u32) {
-        self.shared.calls.lock().insert(id, attempts);
+        locked(&self.shared.calls.0).insert(id, attempts);
     }
 
     /// Lays the calls over messages that nodes have told of.
@@ -95,7 +91,6 @@ impl PostgresStore {
     }
 }
 
-/// Count of calls as the server keeps it.
 fn number(attempts: u32) -> i32 {
     i32::try_from(attempts).unwrap_or(i32::MAX)
 }

@@ -1,19 +1,18 @@
 //! Cluster: the nodes and the database as operators see them, and what operators change about nodes.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
-use crate::store::cluster::{
-    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeStatus, Standby,
-};
+use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
 use crate::store::interface::Change;
+use crate::store::locks::locked;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
 use crate::store::postgres::peers::{BURY, Peer, boot_time};
-use crate::store::postgres::silence::Purpose;
+use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
 use crate::store::{StoreError, StoreId};
 
@@ -44,7 +43,6 @@ pub(super) async fn store_id(connection: &Connection, node: &str) -> Result<Stor
     Ok(StoreId::of_node(cluster, node))
 }
 
-/// Looks at the database again and again.
 pub(super) async fn watch_database(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -56,7 +54,7 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
         };
         // The beat says whether the server answers at all.
         let Ok(mut status) = looked.await else { continue };
-        let mut known = shared.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&shared.database);
         let had_standby = match known.standby {
             Standby::Synchronous | Standby::Lost => true,
             Standby::None => false,
@@ -68,7 +66,6 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the server's clock.
 pub(super) async fn read_clock(connection: &Connection) -> Result<ClockReading, QueryError> {
     // Not in the time that is measured.
     connection.prepare(CLOCK).await?;
@@ -77,7 +74,6 @@ pub(super) async fn read_clock(connection: &Connection) -> Result<ClockReading, 
     Ok(ClockReading { time, asked, answered: boot_time() })
 }
 
-/// Reads the database's state.
 pub(super) async fn database(connection: &Connection) -> Result<DatabaseStatus, QueryError> {
     // Not in the time that is measured.
     connection.prepare(DATABASE).await?;
@@ -116,6 +112,10 @@ impl PostgresStore {
         database(&connection).await.map_err(failed)
     }
 
+    pub(in crate::store) fn silence(&self) -> &Silence {
+        self.shared.connector.silence()
+    }
+
     pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
         let sight = self.shared.node.sight();
         let own_load = self.shared.node.load();
@@ -129,23 +129,11 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn database(&self) -> DatabaseStatus {
-        self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(in crate::store) fn silent_connections(&self) -> Vec<&'static str> {
-        self.shared.connector.silence().shown()
-    }
-
-    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
-        self.shared.node.say_load(load);
+        locked(&self.shared.database).clone()
     }
 
     pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {
         self.shared.clock.subscribe()
-    }
-
-    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
-        self.shared.node.drains()
     }
 
     pub(in crate::store) async fn drain_node(
@@ -153,13 +141,8 @@ impl PostgresStore {
         name: &str,
         drain: DrainOrder,
     ) -> Result<Change, StoreError> {
-        let drained = self.changed(async {
-            let change = self.begin().await?;
-            let rows =
-                change.connection().execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
-            change.commit(if rows == 1 { Change::Made } else { Change::None }).await
-        });
-        drained.await
+        let drained = self.execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
+        Ok(if drained == 1 { Change::Made } else { Change::None })
     }
 
     pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
@@ -170,13 +153,8 @@ impl PostgresStore {
         if silent < LEASE || peer.is_this() {
             return Ok(Forgotten::Lives(silent));
         }
-        let buried = self.changed(async {
-            let change = self.begin().await?;
-            // Only as it was seen: a sign of life meanwhile keeps it.
-            let rows = change.connection().execute(BURY, &[&peer.id, &peer.beat]).await?;
-            change.commit(rows).await
-        });
-        Ok(match buried.await? {
+        // Only as it was seen: a sign of life meanwhile keeps it.
+        Ok(match self.execute(BURY, &[&peer.id, &peer.beat]).await? {
             0 => Forgotten::Lives(Duration::ZERO),
             _ => Forgotten::Removed,
         })

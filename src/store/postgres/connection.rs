@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -18,11 +17,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, CopyInSink, NoTls, Row, SimpleQueryMessage, SimpleQueryRow,
-    Socket, Statement,
+    AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
 };
 
 use crate::resolver::{Resolver, ResolverLimits};
+use crate::store::locks::locked;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::tls::Tls;
@@ -120,7 +119,6 @@ impl Held {
     }
 }
 
-/// Makes connections.
 pub(super) struct Connector {
     /// One for each host, by its name.
     configs: Vec<(String, Config)>,
@@ -196,7 +194,7 @@ impl Connector {
     }
 
     async fn connect_to_one(&self, purpose: Purpose) -> Result<Connection, QueryError> {
-        let held = *self.held();
+        let held = *locked(&self.held);
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
             let resolver = self.resolver.clone();
@@ -234,12 +232,12 @@ impl Connector {
         let connection = best.ok_or(last_error)?;
         if let Some(server) = connection.server {
             // Those that follow need not look around. Another server may be held meanwhile.
-            let held = *self.held().get_or_insert(Held { server, beat: None });
+            let held = *locked(&self.held).get_or_insert(Held { server, beat: None });
             if let Some(reason) = held.objection(server, None) {
                 return Err(QueryError::WrongServer(reason));
             }
         }
-        let mut drivers = self.drivers();
+        let mut drivers = locked(&self.drivers);
         drivers.retain(|driver| !driver.is_finished());
         drivers.push(connection.driver.abort_handle());
         drop(drivers);
@@ -250,38 +248,30 @@ impl Connector {
     /// that is behind it are refused from now on.
     pub(super) fn hold(&self, connection: &Connection, node: i32, beat: i64) {
         let Some(server) = connection.server else { return };
-        *self.held() = Some(Held { server, beat: Some((node, beat)) });
+        *locked(&self.held) = Some(Held { server, beat: Some((node, beat)) });
     }
 
     /// Logs that a server was refused, once a minute: another one may be right.
     fn tell_of_wrong_server(&self, error: &QueryError) {
         let QueryError::WrongServer(_) = error else { return };
-        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told_at = locked(&self.told_at);
         if told_at.is_none_or(|at| at.elapsed() >= WRONG_SERVER_INTERVAL) {
             *told_at = Some(Instant::now());
             tracing::warn!(%error, "a PostgreSQL server that takes writes is not used");
         }
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Closes all other connections. What waits for an answer by one of them learns that it is
     /// lost: their server may stand still, and then nothing else would tell.
     pub(super) fn close_others(&self, kept: &Connection) {
         let kept = kept.driver.abort_handle();
-        self.drivers().retain(|driver| {
+        locked(&self.drivers).retain(|driver| {
             let is_kept = driver.id() == kept.id();
             if !is_kept {
                 driver.abort();
             }
             is_kept
         });
-    }
-
-    fn drivers(&self) -> std::sync::MutexGuard<'_, Vec<AbortHandle>> {
-        self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -456,23 +446,17 @@ impl Connection {
         Ok(rows.collect())
     }
 
-    /// Begins to copy rows into a table.
-    pub(super) async fn copy_in(&self, sql: &str) -> Result<CopyInSink<Bytes>, QueryError> {
-        self.answered(self.limit(), self.client.copy_in(sql)).await
-    }
-
     /// Prepares a statement, unless it is prepared already.
     pub(super) async fn prepare(&self, sql: &'static str) -> Result<Statement, QueryError> {
-        let known = self.statements().get(sql).cloned();
+        let known = locked(&self.statements).get(sql).cloned();
         if let Some(statement) = known {
             return Ok(statement);
         }
         let statement = self.answered(self.limit(), self.client.prepare(sql)).await?;
-        self.statements().insert(sql, statement.clone());
+        locked(&self.statements).insert(sql, statement.clone());
         Ok(statement)
     }
 
-    /// Asks for rows.
     pub(super) async fn query(
         &self,
         sql: &'static str,
@@ -481,7 +465,6 @@ impl Connection {
         self.query_within(self.limit(), sql, parameters).await
     }
 
-    /// Asks for rows, which have to come within `limit`.
     pub(super) async fn query_within(
         &self,
         limit: Duration,
@@ -493,7 +476,6 @@ impl Connection {
         self.answered(limit, self.client.query(&statement, parameters)).await
     }
 
-    /// Asks for one row at most.
     pub(super) async fn query_opt(
         &self,
         sql: &'static str,
@@ -503,7 +485,6 @@ impl Connection {
         self.answered(self.limit(), self.client.query_opt(&statement, parameters)).await
     }
 
-    /// Asks for one row.
     pub(super) async fn query_one(
         &self,
         sql: &'static str,
@@ -513,7 +494,6 @@ impl Connection {
         self.answered(self.limit(), self.client.query_one(&statement, parameters)).await
     }
 
-    /// Changes rows; returns how many.
     pub(super) async fn execute(
         &self,
         sql: &'static str,
@@ -521,10 +501,6 @@ impl Connection {
     ) -> Result<u64, QueryError> {
         let statement = self.prepare(sql).await?;
         self.answered(self.limit(), self.client.execute(&statement, parameters)).await
-    }
-
-    fn statements(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
-        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

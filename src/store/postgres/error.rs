@@ -5,22 +5,17 @@ use std::error::Error as _;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::resolver::ResolveError;
-use crate::store::StoreError;
 use crate::store::error::DamagedRow;
 
 /// Why something could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
-    /// The server refused it, or cannot be reached.
     #[error("{}", described(.0))]
     Server(#[from] tokio_postgres::Error),
-    /// The server's name cannot be looked up.
     #[error(transparent)]
     Name(#[from] ResolveError),
-    /// A row cannot be read.
     #[error(transparent)]
     Row(#[from] DamagedRow),
-    /// The other nodes take this one for dead. It must not write any more.
     #[error("the other nodes take this node for dead")]
     Fenced,
     /// The transaction was not made, because the connection was lost or the server gave no answer.
@@ -29,25 +24,17 @@ pub(super) enum QueryError {
     /// The server takes writes, and is not the one to work on.
     #[error("a server was refused: {0}")]
     WrongServer(&'static str),
-    /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),
     /// No answer came by one connection, which is closed. The server may answer by others.
     #[error("no answer came by the connection for {purpose} within {limit:?}")]
-    Silent {
-        /// What the connection is for.
-        purpose: &'static str,
-        /// How long the answer was waited for.
-        limit: std::time::Duration,
-    },
+    Silent { purpose: &'static str, limit: std::time::Duration },
     /// Nobody knows whether a transaction was made: its answer was lost, and what says so is out of
     /// reach.
     #[error("whether the transaction was made could not be found out in time")]
     InDoubt,
-    /// A rule asked for more and more rows.
     #[error("a rule of the store asked for rows again and again")]
     Endless,
-    /// A decision panicked, so that its transaction was not made.
     #[error("a decision panicked")]
     Panicked,
 }
@@ -111,51 +98,30 @@ fn described(error: &tokio_postgres::Error) -> String {
     text
 }
 
-impl From<QueryError> for StoreError {
-    fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::Row(_) => Self::Damaged,
-            QueryError::InDoubt => Self::OutcomeOpen,
-            error => {
-                tracing::warn!(%error, "the store cannot do it now");
-                Self::Unavailable
-            }
-        }
-    }
-}
-
 /// Why a store on a server could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum ConnectError {
-    /// The server refused it, or cannot be reached.
     #[error("PostgreSQL: {0}")]
     Server(String),
-    /// Another node has the name, and lives.
     #[error(
         "a node of the name {0:?} works on this database from another place: another machine, \
          another data directory, or another copy of this one; give this one another name in \
          [cluster] node, and a data directory of its own"
     )]
     NameTaken(String),
-    /// The schema was made by a newer pillarbox that this one cannot work beside.
     #[error("the database has schema {version}, written by a newer pillarbox; upgrade this one")]
-    Newer {
-        /// The schema's version.
-        version: i32,
-    },
-    /// The database is of `pillarbox dev`, and the service does not take it.
+    Newer { version: i32 },
     #[error(
         "the database was made by `pillarbox dev`, for trials: its keys and domains are not real; \
          give the service a database of its own in [store.postgres] database"
     )]
     MadeByDev,
-    /// The database is of the service, and `pillarbox dev` does not take it.
     #[error(
         "the database was not made by `pillarbox dev`, which would put an organisation, a domain and \
          a key into it, and take a part of its pace; give `pillarbox dev` an empty database of its own"
     )]
     NotMadeByDev,
-    /// What is stored cannot be read.
     #[error("{0}")]
     Damaged(String),
 }

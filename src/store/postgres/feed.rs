@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use crate::domain::feed::{FeedId, FeedPosition};
 use crate::domain::id::OrganisationId;
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Session, Transaction};
@@ -29,6 +30,7 @@ const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 /// others are visible before if an administrator cancels a wait for the standby. They would be told
 /// of twice if that standby took over. Positions are in the order of commits, so a commit that is
 /// confirmed confirms all positions before its own.
+#[derive(Default)]
 pub(super) struct Feeds {
     id: AtomicU64,
     /// Last position that is known to be confirmed.
@@ -43,21 +45,6 @@ pub(super) struct Feeds {
     grew: watch::Sender<FeedPosition>,
 }
 
-impl Default for Feeds {
-    fn default() -> Self {
-        let grew = watch::Sender::new(FeedPosition::START);
-        Self {
-            id: AtomicU64::new(0),
-            confirmed: AtomicI64::new(0),
-            visible: AtomicI64::new(0),
-            unconfirmed: Notify::new(),
-            now_confirmed: Notify::new(),
-            ends: RwLock::default(),
-            grew,
-        }
-    }
-}
-
 impl Feeds {
     /// Reads the number by which cursors are told from those of other databases.
     pub(super) async fn identify(&self, connection: &Connection) -> Result<(), QueryError> {
@@ -66,7 +53,6 @@ impl Feeds {
         Ok(())
     }
 
-    /// Reads which feeds have grown.
     pub(super) async fn follow(&self, connection: &Connection) -> Result<(), QueryError> {
         const GROWN: &str = "SELECT organisation, last FROM feed_end WHERE last > $1";
         let known = bigint(self.grew.borrow().number());
@@ -87,7 +73,6 @@ impl Feeds {
         Ok(())
     }
 
-    /// Last position that is known to be confirmed.
     fn confirmed(&self) -> i64 {
         self.confirmed.load(Ordering::Acquire)
     }
@@ -115,7 +100,7 @@ impl Feeds {
         if ends.is_empty() {
             return;
         }
-        let mut known = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = write_lock(&self.ends);
         for (organisation, end) in ends {
             let known = known.entry(*organisation).or_insert(*end);
             *known = (*known).max(*end);
@@ -129,7 +114,7 @@ impl Feeds {
     }
 
     fn end(&self, organisation: OrganisationId) -> FeedPosition {
-        let ends = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let ends = read_lock(&self.ends);
         ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
     }
 }

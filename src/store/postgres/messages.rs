@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
-use crate::store::listing::{self, Page, SURE_ROWS};
+use crate::store::listing::{self, Page, SURE_ROWS, blocking};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
-use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number, uuid_of};
+use crate::store::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
 use crate::store::record::decode_message;
 use crate::store::rows::{InTable, MessageRow, Table};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
+use crate::store::{MessageFilter, MessagePage, StoreError};
 
 const READ: &str = "
 SELECT record, (SELECT calling FROM pending WHERE pending.id = message.id)
@@ -63,31 +63,19 @@ impl PostgresStore {
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
-    pub(in crate::store) async fn list_then<T: Send + 'static>(
+    pub(in crate::store) async fn page(
         &self,
-        lister: Lister,
         filter: MessageFilter,
         limit: usize,
         window_now: WindowTime,
-        then: impl FnOnce(MessagePage) -> T + Send + 'static,
-    ) -> Result<T, ListError> {
-        let turn = self.shared.listings.turn(lister).await?;
-        let store = self.clone();
-        // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
-        let listing = tokio::spawn(async move {
-            let mut page = store.page(filter, limit, window_now).await?;
-            store.lay_calls_over(&mut page.messages).await?;
-            Ok(blocking(move || {
-                let _turn = turn;
-                then(page)
-            })
-            .await)
-        });
-        listing.await.expect("a listing does not panic and is not aborted")
+    ) -> Result<MessagePage, StoreError> {
+        let mut page = self.stored_page(filter, limit, window_now).await?;
+        self.lay_calls_over(&mut page.messages).await?;
+        Ok(page)
     }
 
     /// Reads a page in steps, so that one that is full soon reads little.
-    async fn page(
+    async fn stored_page(
         &self,
         filter: MessageFilter,
         limit: usize,
@@ -115,12 +103,12 @@ impl PostgresStore {
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
             let shared = Arc::clone(&self.shared);
-            let looked;
-            (page, looked) = blocking(move || look_at(&shared, page, &read)).await;
-            last = match looked {
-                Looked::Some(last_one) => return Ok(page.ending(last_one.or(last))),
-                Looked::All(last_one) => last_one.or(last),
-            };
+            let (looked, is_cut);
+            (page, looked, is_cut) = blocking(move || look_at(&shared, page, &read)).await;
+            last = looked.or(last);
+            if is_cut {
+                return Ok(page.ending(last));
+            }
             if is_end {
                 return Ok(page.ending(None));
             }
@@ -131,27 +119,20 @@ impl PostgresStore {
     }
 }
 
-/// Rows that were looked at, with the last one of them.
-enum Looked {
-    /// There was no room for the others.
-    Some(Option<MessageId>),
-    All(Option<MessageId>),
-}
-
-/// Looks at rows until the page is full.
-fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
+/// Looks at rows until the page is full; returns the last one, and true if there was no room for all.
+fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Option<MessageId>, bool) {
     let mut last = None;
     for row in rows {
         if page.is_full() {
-            return (page, Looked::Some(last));
+            return (page, last, true);
         }
         let id = message_id(row.get(0));
         let record: &[u8] = row.get(1);
         let message = decode_message(id, record).in_table(Table::Messages, id);
-        page.look_at(shared.damage.left_out(message), record.len());
+        page.look_at(shared.memory.damage.left_out(message), record.len());
         last = Some(id);
     }
-    (page, Looked::All(last))
+    (page, last, false)
 }
 
 impl Shared {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,6 +20,7 @@ use crate::domain::message::{Acceptance, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
+use crate::store::locks::locked;
 use crate::store::postgres::cluster::read_clock;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
@@ -55,10 +56,8 @@ SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3
 const JOIN: &str = "
 INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
-/// Reads the records of messages that the life before held.
 const RECORDS: &str = "
 SELECT id, record FROM pending JOIN message USING (id) WHERE node = $1 AND id = ANY($2)";
-/// Takes over messages of the life before.
 const TAKE_OVER: &str = "
 UPDATE pending SET node = $1, calling = NULL WHERE node = $2 AND id = ANY($3) RETURNING id";
 const SAY: &str = "
@@ -104,7 +103,7 @@ enum Duties {
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
 /// node that vanishes meanwhile keeps the lock from nobody.
 fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
-    let names = Duty::ALL.map(|duty| format!("('{}')", duty.name())).join(", ");
+    let names = Duty::ALL.map(|duty| format!("('{}')", duty.as_str())).join(", ");
     let duties = match duties {
         Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
         Duties::Take => format!(
@@ -147,8 +146,7 @@ pub struct NodeIdentity {
     pub least_dead_after: Duration,
 }
 
-/// This node's state.
-pub(super) struct Node {
+pub(in crate::store) struct Node {
     identity: NodeIdentity,
     id: AtomicI32,
     /// When the last beat that was confirmed was sent, by the clock that runs on in a suspended
@@ -183,27 +181,22 @@ impl Node {
         }
     }
 
-    /// Whether an operator wants it to accept no more.
-    pub(super) fn drains(&self) -> watch::Receiver<DrainOrder> {
+    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
         self.drains.subscribe()
     }
 
-    /// Has the next beat say this.
-    pub(super) fn say_load(&self, load: NodeLoad) {
-        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
+    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
+        *locked(&self.load) = load;
     }
 
-    /// What it says of itself.
     pub(super) fn load(&self) -> NodeLoad {
-        self.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.load).clone()
     }
 
-    /// All nodes, as they were last seen.
     pub(super) fn sight(&self) -> Arc<Sight> {
-        Arc::clone(&self.sight.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&locked(&self.sight))
     }
 
-    /// Its number.
     pub(super) fn id(&self) -> i32 {
         self.id.load(Ordering::Acquire)
     }
@@ -214,22 +207,19 @@ impl Node {
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
     }
 
-    /// When the last beat that was confirmed was sent, by the clock of [`boot_time`].
     fn confirmed(&self) -> Duration {
-        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.confirmed)
     }
 
     fn confirm(&self, sent: Duration) {
-        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+        *locked(&self.confirmed) = sent;
     }
 
-    /// Its part of the pace of all nodes, from 0 to 1.
-    pub(super) fn share(&self) -> watch::Receiver<f64> {
+    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
         self.share.subscribe()
     }
 
-    /// Whether it has a duty.
-    pub(super) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
+    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         self.duties[duty as usize].subscribe()
     }
 
@@ -257,7 +247,7 @@ impl Node {
         let column = |name| rows.iter().filter_map(move |row| row.try_get(name).ok().flatten());
         let share = column("rate").next().and_then(|rate| rate.parse().ok());
         let share: f64 = share.ok_or(QueryError::NotMade)?;
-        let duties = Duty::ALL.map(|duty| column("duty").any(|name| name == duty.name()));
+        let duties = Duty::ALL.map(|duty| column("duty").any(|name| name == duty.as_str()));
         self.share.send_if_modified(|known| {
             let before = std::mem::replace(known, share);
             before.to_bits() != share.to_bits()
@@ -268,7 +258,6 @@ impl Node {
         Ok(())
     }
 
-    /// Notes that the others took it for dead.
     pub(super) fn fence(&self) {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
             tracing::error!(
@@ -279,8 +268,7 @@ impl Node {
         }
     }
 
-    /// Whether the others took it for dead.
-    pub(super) fn is_fenced(&self) -> bool {
+    pub(in crate::store) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire)
     }
 }
@@ -528,7 +516,7 @@ async fn beat(
     let duties = if gives_up { Duties::GiveUp } else { Duties::Take };
     shared.node.take_part(connection, ask, duties).await?;
     let sight = Arc::new(Sight { at: now, peers: peers.clone() });
-    *shared.node.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
+    *locked(&shared.node.sight) = sight;
     *seen = peers;
     Ok(())
 }
@@ -589,19 +577,10 @@ pub(super) async fn settle_orphans(
 }
 
 impl PostgresStore {
-    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
-        self.shared.node.share()
+    pub(in crate::store) fn node(&self) -> &Node {
+        &self.shared.node
     }
 
-    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
-        self.shared.node.has_duty(duty)
-    }
-
-    pub(in crate::store) fn is_fenced(&self) -> bool {
-        self.shared.node.is_fenced()
-    }
-
-    /// Leaves the others, with nothing held.
     pub(in crate::store) async fn leave(&self) {
         let left = async {
             let connection = self.shared.readers.get(&self.shared.connector).await?;

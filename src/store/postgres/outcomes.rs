@@ -19,7 +19,7 @@ use crate::store::rows::{Key, KeyRange, Lock, Stop, Table};
 use crate::store::{Applied, Reference, Report, StoreError, feed, transitions};
 
 /// How many jobs may wait before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// How often a transaction is made again that was not made: a conflict, or a lost connection.
@@ -43,19 +43,12 @@ pub(super) enum Job {
     },
 }
 
-/// Result of a job, before it is durable.
 enum Decided {
     Recorded(Recorded),
     Applied(Vec<Applied>),
 }
 
-/// Result of a job, or why it has none.
 type Decision = Result<Decided, Stop>;
-
-/// Makes a queue of jobs.
-pub(super) fn queue() -> (mpsc::Sender<Job>, mpsc::Receiver<Job>) {
-    mpsc::channel(QUEUE_CAPACITY)
-}
 
 impl PostgresStore {
     pub(in crate::store) async fn record(
@@ -165,7 +158,6 @@ impl Job {
     }
 }
 
-/// Has the events read that wait for the provider's id.
 fn ask_unmatched(rows: &mut RowSet<'_>, ses_message_id: &str) {
     let range = KeyRange::of(transitions::unmatched_of(ses_message_id));
     rows.ask_range(Table::UnmatchedEvents, range, usize::MAX);
@@ -229,9 +221,9 @@ async fn write_together(
     let began = Instant::now();
     match write_again(shared, session, &batch).await {
         Ok((decided, effects)) => {
-            shared.metrics.committed(batch.len(), began.elapsed(), effects.increments);
+            shared.memory.metrics.committed(batch.len(), began.elapsed(), effects.increments);
             if effects.is_suppressed {
-                shared.suppressed.grew();
+                shared.memory.suppressed.grew();
             }
             shared.feed.grow(&effects.feed_ends);
             for (job, decided) in batch.into_iter().zip(decided) {
@@ -240,7 +232,7 @@ async fn write_together(
         }
         Err(QueryError::Panicked) => return Err(batch),
         Err(error) => {
-            shared.metrics.commit_failed();
+            shared.memory.metrics.commit_failed();
             shared.lost(&error);
             for job in batch {
                 job.answer(Err(StoreError::Unavailable));

@@ -27,7 +27,6 @@ pub(super) struct Sight {
     /// When that was, by the clock of [`boot_time`]. While the server cannot be reached, nobody is
     /// observed, and nobody is silent for longer.
     pub(super) at: Duration,
-    /// The nodes.
     pub(super) peers: HashMap<i32, Peer>,
 }
 
@@ -44,7 +43,6 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Name that the operator gave it.
     pub(super) fn name(&self) -> &str {
         &self.status.name
     }
@@ -54,7 +52,6 @@ impl Peer {
         self.status.load.demand
     }
 
-    /// Silence after which none of its calls is under way.
     pub(super) fn least_dead_after(&self) -> Duration {
         self.status.least_dead_after
     }
@@ -87,7 +84,6 @@ impl Peer {
         Self { id, beat, since: seen.map_or(now, |seen| seen.since), status }
     }
 
-    /// Its status at an instant of the clock of [`boot_time`].
     pub(super) fn status_at(&self, now: Duration) -> NodeStatus {
         let silent = now.saturating_sub(self.since);
         let mut status = self.status.clone();

@@ -10,7 +10,7 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::message::State;
 use crate::domain::time::Timestamp;
 use crate::store::postgres::session::Transaction;
-use crate::store::postgres::tables::{Query, bigint, integer};
+use crate::store::postgres::tables::{bigint, integer};
 use crate::store::postgres::{PostgresStore, message_id, millis, uuid_of};
 use crate::store::purge::{PurgeStep, ids};
 use crate::store::record::decode_message;
@@ -109,7 +109,7 @@ impl PostgresStore {
             // They do not tell the provider's ids of their messages, and no index finds those. Without
             // an effect on what was purged, because it may take long.
             let sent = "DELETE FROM sent WHERE id = ANY($1)";
-            let _ = self.execute(&Query::new(sent, vec![Box::new(damaged)])).await;
+            let _ = self.execute(sent, &[&damaged]).await;
         }
         Ok(purged)
     }

@@ -1,11 +1,12 @@
 //! Refusals of the server: the log has one line a minute of each kind, with how many there were.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::store::locks::locked;
 use crate::store::postgres::error::QueryError;
 
 /// Time between two lines of one kind.
@@ -15,7 +16,6 @@ const INTERVAL: Duration = Duration::from_mins(1);
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<HashMap<String, Kind>>);
 
-/// Refusals of one code.
 struct Kind {
     logged_at: Instant,
     /// Those since then.
@@ -29,7 +29,7 @@ impl Refusals {
     }
 
     fn note_code(&self, code: &str, now: Instant) -> Option<u64> {
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = locked(&self.0);
         let Some(kind) = kinds.get_mut(code) else {
             kinds.insert(code.to_owned(), Kind { logged_at: now, unlogged: 0 });
             return Some(1);

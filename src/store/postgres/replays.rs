@@ -19,7 +19,7 @@ use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
 use crate::store::{Health, StoreError};
 
 /// How many questions may wait before callers wait to hand over theirs.
-const QUEUE_CAPACITY: usize = 4_096;
+pub(super) const QUEUE_CAPACITY: usize = 4_096;
 /// The most keys of one transaction, about: a question is not divided.
 const MAX_KEYS: usize = 1_024;
 
@@ -42,11 +42,6 @@ struct Keys {
     organisations: Vec<i32>,
     digests: Vec<Vec<u8>>,
     live_after: Vec<i64>,
-}
-
-/// Makes a queue of questions.
-pub(super) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
-    mpsc::channel(QUEUE_CAPACITY)
 }
 
 impl PostgresStore {
@@ -95,7 +90,7 @@ impl PostgresStore {
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
             // An empty request ends after those that were queued before it have begun.
-            let _ = self.accept_all::<fn()>(Vec::new()).await;
+            let _ = self.accept_all(Vec::new()).await;
         }
         self.replay(organisation, key, window_now).await
     }

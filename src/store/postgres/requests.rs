@@ -2,7 +2,7 @@
 //! answers its own. No node needs a connection to another one.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -10,8 +10,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::store::StoreError;
 use crate::store::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
+use crate::store::locks::locked;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::session::Transaction;
 use crate::store::postgres::{PostgresStore, Shared};
 
 /// The most requests that wait until this node begins to answer them.
@@ -52,7 +54,7 @@ impl Shared {
     pub(super) async fn take_requests(&self, connection: &Connection) -> Result<(), QueryError> {
         let most = i64::try_from(QUEUE_CAPACITY).unwrap_or(i64::MAX);
         let rows = connection.query(OWN, &[&self.node.id(), &most]).await?;
-        let mut taken = self.requests.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = locked(&self.requests.taken);
         let waiting: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
         taken.retain(|id| waiting.contains(id));
         for row in &rows {
@@ -85,13 +87,14 @@ impl PostgresStore {
         if asked.is_empty() {
             return Ok(without_answer(silent));
         }
-        let rows = self.changed(async {
-            let change = self.begin().await?;
+        let rows = async {
+            let change = Transaction::begin(&self.writer).await?;
             let rows = change.connection().query(ASK, &[&asked, &request]).await?;
             change.commit(rows).await
-        });
+        };
+        let rows = rows.await.map_err(|error| self.shared.refused(error))?;
         let mut waiting: BTreeMap<i64, i32> =
-            rows.await?.iter().map(|row| (row.get(0), row.get(1))).collect();
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         // A node that is gone holds nothing any more.
         silent.retain(|node, _| !asked.contains(node) || waiting.values().any(|one| one == node));
         let ids: Vec<i64> = waiting.keys().copied().collect();
@@ -115,12 +118,7 @@ impl PostgresStore {
             });
         }
         // Who comes back later must not do what its operator was told has not been done.
-        let removed = self.changed(async {
-            let change = self.begin().await?;
-            change.connection().execute(REMOVE, &[&ids]).await?;
-            change.commit(()).await
-        });
-        removed.await?;
+        self.execute(REMOVE, &[&ids]).await?;
         answers.extend(without_answer(silent));
         Ok(answers)
     }
@@ -135,12 +133,7 @@ impl PostgresStore {
         id: i64,
         answer: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let answered = self.changed(async {
-            let change = self.begin().await?;
-            change.connection().execute(ANSWER, &[&id, &answer]).await?;
-            change.commit(()).await
-        });
-        answered.await
+        self.execute(ANSWER, &[&id, &answer]).await.map(drop)
     }
 }
 

@@ -21,12 +21,12 @@ use crate::store::postgres::calls::UNMARK;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tables::{
-    Known, NewRow, Query, ask_all, bigint, get_counters, ids, keyed_row, limit, lock, put, range,
-    remove, ses_id_of, set_counter,
+    Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock, put, range, remove,
+    set_counter,
 };
 use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
 use crate::store::record::{FeedRow, ReportedChange, encode_feed};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, NewRow, Rows, Stop, Table};
 use crate::store::transitions::SEARCH_WINDOW;
 
 /// How often a rule runs until every row is here that it asks for.
@@ -121,7 +121,7 @@ impl<'a> RowSet<'a> {
     pub(super) fn new(shared: &'a Shared, lock: Lock) -> Self {
         Self {
             shared,
-            directory: shared.directory.load_full(),
+            directory: shared.memory.directory.load_full(),
             is_locked: lock == Lock::Rows,
             read: BTreeMap::new(),
             runs: BTreeMap::new(),
@@ -166,7 +166,6 @@ impl<'a> RowSet<'a> {
         }
     }
 
-    /// Returns true if the rules have changed nothing.
     pub(super) fn is_unchanged(&self) -> bool {
         self.changes.rows.is_empty() && self.changes.counters.is_empty()
     }
@@ -183,7 +182,7 @@ impl<'a> RowSet<'a> {
         let unmatched: Vec<Run> =
             unread.runs.extract_if(.., |(table, ..)| *table == Table::UnmatchedEvents).collect();
         if !unmatched.is_empty() {
-            let of = |(_, run, _): &Run| ses_id_of(&run.from).to_owned();
+            let of = |(_, run, _): &Run| run.from.text_to_nul(0).to_owned();
             let ses_ids: Vec<String> = unmatched.iter().map(of).collect();
             queries.push(Query::new(FIND_UNMATCHED, vec![Box::new(ses_ids)]));
         }
@@ -192,7 +191,7 @@ impl<'a> RowSet<'a> {
             let sent: Vec<String> = unread.sent.iter().cloned().collect();
             queries.push(Query::new(FIND_SENT, vec![Box::new(sent)]));
         }
-        queries.extend(unread.counters.then(get_counters));
+        queries.extend(unread.counters.then(|| Query::new(LOCK_COUNTERS, Vec::new())));
         queries.extend(unread.feed_end.then(|| Query::new(LAST_POSITION, Vec::new())));
         let mut answers = ask_all(connection, &queries).await?.into_iter().skip(locks);
         let mut answer = || answers.next().unwrap_or_default();
@@ -242,7 +241,7 @@ impl<'a> RowSet<'a> {
         let keys = unread.rows.get(&Table::UnmatchedEvents).into_iter().flatten();
         let runs = unread.runs.iter().filter(|(table, ..)| *table == Table::UnmatchedEvents);
         let keys = keys.chain(runs.map(|(_, run, _)| &run.from));
-        ses_ids.extend(keys.map(|key| ses_id_of(key).to_owned()));
+        ses_ids.extend(keys.map(|key| key.text_to_nul(0).to_owned()));
         if !ses_ids.is_empty() {
             let ses_ids: Vec<String> = ses_ids.into_iter().collect();
             locks.push(Query::new(LOCK_SES_IDS, vec![Box::new(ses_ids)]));
@@ -303,7 +302,7 @@ impl<'a> RowSet<'a> {
         }
         // Before the commit: none that is stored is ever missing there.
         let keys = suppressions.iter().filter(|(_, row)| row.is_some());
-        self.shared.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
+        self.shared.memory.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
         self.add_rows(&mut queries, Table::Suppressions, &suppressions, last);
         if let Some(last) = last.filter(|_| !feed.is_empty()) {
             let first = last.unsigned_abs() + 1 - count as u64;
@@ -326,7 +325,6 @@ impl<'a> RowSet<'a> {
         Ok(effects)
     }
 
-    /// Adds the statements that put and remove rows of a table.
     fn add_rows(
         &self,
         queries: &mut Vec<Query>,
@@ -424,19 +422,7 @@ impl Rows for RowSet<'_> {
     }
 
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop> {
-        self.change(table, key, Some(NewRow { row: row.to_vec(), organisation: None }));
-        Ok(())
-    }
-
-    fn put_of(
-        &mut self,
-        organisation: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop> {
-        let row = NewRow { row: row.to_vec(), organisation: Some(organisation) };
-        self.change(table, key, Some(row));
+        self.change(table, key, Some(NewRow::of(table, key, row.to_vec())));
         Ok(())
     }
 
@@ -531,7 +517,7 @@ impl Rows for RowSet<'_> {
     }
 
     fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
-        self.shared.restarts.untold(id)
+        self.shared.memory.restarts.untold(id)
     }
 
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
@@ -543,6 +529,6 @@ impl Rows for RowSet<'_> {
     }
 
     fn damage(&self) -> &Damage {
-        &self.shared.damage
+        &self.shared.memory.damage
     }
 }

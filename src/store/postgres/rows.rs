@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tokio::time::sleep;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::store::StoreError;
 use crate::store::directory::KeyUses;
@@ -58,7 +59,7 @@ impl PostgresStore {
         let effects = rows.write(change.connection()).await?;
         let done = change.commit(done).await?;
         if effects.is_suppressed {
-            self.shared.suppressed.grew();
+            self.shared.memory.suppressed.grew();
         }
         Ok(done)
     }
@@ -122,25 +123,24 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
-        self.execute(&Query::new("UPDATE cluster SET time_record = $1", vec![Box::new(row)])).await
+        self.execute("UPDATE cluster SET time_record = $1", &[&row]).await.map(drop)
     }
 
     pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
-        const PUT: &str = "
-            UPDATE api_key SET used_at = new.used_at
-            FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
-            WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
-        let (ids, times): (Vec<i32>, Vec<i64>) =
-            uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
-        self.execute(&Query::new(PUT, vec![Box::new(ids), Box::new(times)])).await
+        let query = put_key_use(&uses);
+        self.execute(query.sql(), &query.parameters()).await.map(drop)
     }
 
-    /// Makes one statement a transaction.
-    pub(super) async fn execute(&self, query: &Query) -> Result<(), StoreError> {
+    /// Makes one statement a transaction; returns how many rows it changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, StoreError> {
         let executed = async {
             let change = Transaction::begin(&self.writer).await?;
-            change.connection().execute(query.sql(), &query.parameters()).await?;
-            change.commit(()).await
+            let rows = change.connection().execute(sql, parameters).await?;
+            change.commit(rows).await
         };
         executed.await.map_err(|error| self.shared.refused(error))
     }
@@ -153,6 +153,17 @@ impl PostgresStore {
     fn slot_of(&self, table: Table) -> &Slot {
         if takes_long(table) { &self.shared.listers } else { &self.shared.readers }
     }
+}
+
+/// Notes when API keys were last used.
+pub(super) fn put_key_use(uses: &KeyUses) -> Query {
+    const PUT: &str = "
+        UPDATE api_key SET used_at = new.used_at
+        FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
+        WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
+    let (ids, times): (Vec<i32>, Vec<i64>) =
+        uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
+    Query::new(PUT, vec![Box::new(ids), Box::new(times)])
 }
 
 /// Runs a rule until all rows are here that it asks for.

@@ -6,7 +6,7 @@
 //! transaction of the old connection holds it, and nothing older can follow.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, RwLock};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::store::locks::locked;
 use crate::store::postgres::Shared;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
@@ -47,11 +48,7 @@ pub(super) struct Sessions {
     opening: RwLock<()>,
 }
 
-impl Sessions {
-    fn used(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Sessions {}
 
 /// Mark that a session is in use, or that the outcome of its last transaction is.
 struct Used {
@@ -61,21 +58,21 @@ struct Used {
 
 impl Used {
     fn new(shared: &Arc<Shared>, id: i64) -> Self {
-        shared.sessions.used().insert(id);
+        locked(&shared.sessions.used).insert(id);
         Self { shared: Arc::clone(shared), id }
     }
 }
 
 impl Drop for Used {
     fn drop(&mut self) {
-        self.shared.sessions.used().remove(&self.id);
+        locked(&self.shared.sessions.used).remove(&self.id);
     }
 }
 
 /// Removes rows of sessions that are not in use any more.
 pub(super) async fn remove_unused(shared: &Shared) -> Result<(), QueryError> {
     let used: Vec<i64> = match shared.sessions.opening.try_write() {
-        Ok(_none_opens) => shared.sessions.used().iter().copied().collect(),
+        Ok(_none_opens) => locked(&shared.sessions.used).iter().copied().collect(),
         Err(_) => return Ok(()),
     };
     // Later ones have greater numbers: however late the server does this, it spares them.
@@ -110,13 +107,6 @@ pub(super) enum Ran {
     Unanswered,
     /// It found that there is nothing to write.
     WroteNothing,
-}
-
-/// Result of a transaction whose answer was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    Made,
-    NotMade,
 }
 
 impl Session {
@@ -158,11 +148,10 @@ impl Session {
                 self.open = Some(open);
                 Err(error)
             }
-            answer => match (self.settle_doubt(open).await?, answer) {
-                (Doubt::Made, Ok(rows)) => Ok(Ran::Answered(rows)),
-                (Doubt::Made, _) => Ok(Ran::Unanswered),
-                (Doubt::NotMade, _) => Err(QueryError::NotMade),
-            },
+            answer => {
+                self.settle_doubt(open).await?;
+                Ok(answer.map_or(Ran::Unanswered, Ran::Answered))
+            }
         }
     }
 
@@ -196,7 +185,6 @@ impl Session {
         Ok(Begun { warnings: open.connection.warnings() })
     }
 
-    /// The connection of the transaction that was begun.
     pub(super) fn connection(&self) -> &Connection {
         &self.open.as_ref().expect("a transaction was begun").connection
     }
@@ -221,10 +209,7 @@ impl Session {
                 self.open = Some(open);
                 Err(error)
             }
-            _ => match self.settle_doubt(open).await? {
-                Doubt::Made => Ok(()),
-                Doubt::NotMade => Err(QueryError::NotMade),
-            },
+            _ => self.settle_doubt(open).await,
         }
     }
 
@@ -251,7 +236,7 @@ impl Session {
 
     /// Finds out whether the last transaction was made, however long that takes. Only if several share
     /// the session, the others do not wait for it.
-    async fn settle_doubt(&mut self, old: OpenSession) -> Result<Doubt, QueryError> {
+    async fn settle_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
         let (id, before) = (old.id, old.writes);
         // Closed first: a statement that is on its way finds nobody who waits for its answer. Its row
         // stays until it has been read.
@@ -282,8 +267,8 @@ impl Session {
             sleep(RECONNECT).await;
         }
         match seen {
-            Some(writes) if writes > before => Ok(Doubt::Made),
-            Some(_) => Ok(Doubt::NotMade),
+            Some(writes) if writes > before => Ok(()),
+            Some(_) => Err(QueryError::NotMade),
             None => Err(QueryError::Fenced),
         }
     }
@@ -308,7 +293,6 @@ impl Session {
     }
 }
 
-/// Count of the session's transactions in the answer of one.
 fn count(rows: &[Row]) -> Option<i64> {
     rows.iter().find_map(|row| row.get(0))
 }
@@ -330,7 +314,6 @@ impl OpenSession {
     }
 }
 
-/// Mark of a transaction that was begun.
 pub(super) struct Begun {
     warnings: u64,
 }
@@ -355,7 +338,6 @@ impl Transaction {
         Ok(Self { session: Some((session, begun?)) })
     }
 
-    /// The connection to ask and to write by.
     pub(super) fn connection(&self) -> &Connection {
         self.session.as_ref().expect("it is there until the commit").0.connection()
     }

@@ -5,10 +5,12 @@
 //! something on the way carries nothing any more. Then nobody else notices.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::store::locks::locked;
 
 /// How long operators are told of a connection by which no answer came.
 const SHOWN: Duration = Duration::from_mins(1);
@@ -16,15 +18,11 @@ const SHOWN: Duration = Duration::from_mins(1);
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    /// Schema.
     Schema,
-    /// Start of a node.
     Start,
-    /// Import of a data file.
     Import,
     /// Signs of life, and parts of the pace and duties.
     Lease,
-    /// Acceptance.
     Acceptance,
     /// Outcomes of calls, and events.
     Outcomes,
@@ -73,7 +71,7 @@ impl Purpose {
 
 /// Where no answer came in time.
 #[derive(Default)]
-pub(super) struct Silence(Mutex<State>);
+pub(in crate::store) struct Silence(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -95,7 +93,7 @@ impl Silence {
     /// Notes a connection by which no answer came in time.
     pub(super) fn note(&self, purpose: Purpose) {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = locked(&self.0);
         match state.noted.iter_mut().find(|noted| noted.purpose == purpose) {
             Some(noted) => noted.before = Some(std::mem::replace(&mut noted.last, now)),
             None => state.noted.push(Noted { purpose, last: now, before: None }),
@@ -104,23 +102,22 @@ impl Silence {
 
     /// Notes that the server itself is back. What stood still before did so with the server.
     pub(super) fn server_is_back(&self) {
-        self.lock().back_since = Some(Instant::now());
+        locked(&self.0).back_since = Some(Instant::now());
     }
 
     /// Notes that the outcome of a transaction is looked for and is not found at once.
     pub(super) fn doubt(&self, purpose: Purpose) -> InDoubt<'_> {
-        self.lock().doubts.push(purpose);
+        locked(&self.0).doubts.push(purpose);
         InDoubt { silence: self, purpose }
     }
 
-    /// Counts the transactions whose outcome is looked for.
     pub(super) fn doubts(&self, purpose: Purpose) -> usize {
-        self.lock().doubts.iter().filter(|one| **one == purpose).count()
+        locked(&self.0).doubts.iter().filter(|one| **one == purpose).count()
     }
 
     /// Returns the names of what stands still, or stood still within the last minute.
-    pub(super) fn shown(&self) -> Vec<&'static str> {
-        let state = self.lock();
+    pub(in crate::store) fn shown(&self) -> Vec<&'static str> {
+        let state = locked(&self.0);
         let lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);
         let purposes: BTreeSet<Purpose> =
             lately.map(|noted| noted.purpose).chain(state.doubts.iter().copied()).collect();
@@ -131,7 +128,7 @@ impl Silence {
     /// purpose, two stood still within a minute.
     pub(super) fn keeps_from_duties(&self) -> bool {
         const NEEDED: [Purpose; 3] = [Purpose::Administration, Purpose::Reads, Purpose::Lists];
-        let state = self.lock();
+        let state = locked(&self.0);
         let is_again = |noted: &Noted| {
             let counts = |before: &Instant| state.back_since.is_none_or(|back| *before > back);
             let again = noted.before.filter(counts).is_some_and(|one| noted.last - one < SHOWN);
@@ -139,10 +136,6 @@ impl Silence {
         };
         state.noted.iter().any(is_again)
             || state.doubts.iter().any(|purpose| NEEDED.contains(purpose))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,7 +147,7 @@ pub(super) struct InDoubt<'a> {
 
 impl Drop for InDoubt<'_> {
     fn drop(&mut self) {
-        let mut state = self.silence.lock();
+        let mut state = locked(&self.silence.0);
         if let Some(place) = state.doubts.iter().position(|one| *one == self.purpose) {
             state.doubts.swap_remove(place);
         }

@@ -4,9 +4,12 @@ use std::sync::atomic::Ordering;
 
 use tokio_postgres::Row;
 
+use crate::store::InMemory;
 use crate::store::postgres::Shared;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::tables::{keyed_row, range};
+use crate::store::rows::{KeyRange, KeyedRow, Table};
 use crate::store::suppressions;
 
 /// How many are read at one time: an organisation may have a million.
@@ -16,12 +19,7 @@ const NEW: &str = "
 SELECT organisation, address, suppression, position FROM suppression
 WHERE position > $1 ORDER BY position FETCH FIRST $2 ROWS WITH TIES";
 
-const LIST: &str = "
-SELECT organisation, address, suppression FROM suppression
-WHERE (organisation, address) > ($1, $2) ORDER BY organisation, address LIMIT $3";
-
 impl Shared {
-    /// Reads all that there are.
     pub(super) async fn load_suppressions(
         &self,
         connection: &Connection,
@@ -29,13 +27,16 @@ impl Shared {
         // Positions are in the order of commits: what is added meanwhile is behind this one.
         const LAST: &str = "SELECT coalesce(max(position), 0) FROM suppression";
         let followed: i64 = connection.query_one(LAST, &[]).await?.get(0);
-        let most = i64::try_from(ROWS_PER_LOOK).unwrap_or(i64::MAX);
-        let (mut scope, mut address) = (-1, String::new());
+        let mut run = KeyRange::all();
         loop {
-            let rows = connection.query(LIST, &[&scope, &address, &most]).await?;
-            self.note_suppressions(&rows);
-            let Some(last) = rows.last().filter(|_| rows.len() == ROWS_PER_LOOK) else { break };
-            (scope, address) = (last.get(0), last.get(1));
+            let query = range(Table::Suppressions, &run, ROWS_PER_LOOK);
+            let rows = connection.query(query.sql(), &query.parameters()).await?;
+            let Some((last, _)) =
+                self.note_suppressions(&rows).filter(|_| rows.len() == ROWS_PER_LOOK)
+            else {
+                break;
+            };
+            run = run.after(last);
         }
         self.suppressions_followed.store(followed, Ordering::Release);
         Ok(())
@@ -53,16 +54,17 @@ impl Shared {
             let Some(last) = rows.last() else { return Ok(()) };
             self.note_suppressions(&rows);
             self.suppressions_followed.store(last.get(3), Ordering::Release);
-            self.suppressed.grew();
+            self.memory.suppressed.grew();
         }
     }
 
-    /// Puts rows into the filter.
-    fn note_suppressions(&self, rows: &[Row]) {
-        for row in rows {
-            let (scope, address): (i32, &str) = (row.get(0), row.get(1));
-            let (suppressed, damage) = (&self.suppressed, &self.damage);
-            suppressions::load(suppressed, damage, scope.unsigned_abs(), address, row.get(2));
-        }
+    /// Takes rows into the filter; returns the last one.
+    fn note_suppressions(&self, rows: &[Row]) -> Option<KeyedRow> {
+        let InMemory { suppressed, damage, .. } = &self.memory;
+        let rows = rows.iter().map(|row| keyed_row(Table::Suppressions, row));
+        let noted = rows.inspect(|(key, row)| {
+            suppressions::load(suppressed, damage, key.number(0), key.text(4), row);
+        });
+        noted.last()
     }
 }

@@ -2,18 +2,18 @@
 //! their rows.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use futures_util::future::join_all;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::id::OrganisationId;
+use crate::store::locks::locked;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{message_id, millis, number, timestamp, uuid_of};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Table, split_timed, timed};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, NewRow, Table, split_timed, timed};
 
 /// Column of a key. A key's bytes are its columns' one after the other; a text that another column
 /// follows ends with a NUL.
@@ -38,7 +38,6 @@ enum Beside {
     Position,
 }
 
-/// A table of the database.
 struct Layout {
     name: &'static str,
     key: &'static [Column],
@@ -75,7 +74,7 @@ const fn layout(table: Table) -> Layout {
             Time("received_at"),
         ),
         Table::History => ("history", &[Number("hour"), Number("organisation")], "counts", Nothing),
-        Table::Messages => ("message", &[Id("id")], "record", Nothing),
+        Table::Messages => ("message", &[Id("id")], "record", Organisation),
         Table::Events => ("event", &[Id("message"), Bytes("key")], "event", Nothing),
         Table::Timeline => ("timeline", &[Id("message"), Number("number")], "step", Nothing),
         Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
@@ -158,10 +157,8 @@ pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Parameter of a statement.
 type Parameter = Box<dyn ToSql + Sync + Send>;
 
-/// Statement with its parameters.
 pub(super) struct Query {
     sql: &'static str,
     parameters: Vec<Parameter>,
@@ -172,12 +169,10 @@ impl Query {
         Self { sql, parameters }
     }
 
-    /// The statement.
     pub(super) const fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// Its parameters.
     pub(super) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
         self.parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect()
     }
@@ -196,7 +191,6 @@ pub(super) async fn ask_all(
     join_all(asked).await.into_iter().collect()
 }
 
-/// Statement on a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Get,
@@ -207,6 +201,7 @@ enum Kind {
     Upsert,
     Update,
     Remove,
+    Limit,
 }
 
 /// Form of a run of keys.
@@ -227,7 +222,7 @@ impl Span {
 /// Returns a statement's text. There are few, and each is made once.
 fn text(table: Table, kind: Kind) -> &'static str {
     static TEXTS: Mutex<BTreeMap<(Table, Kind), &str>> = Mutex::new(BTreeMap::new());
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = locked(&TEXTS);
     texts.entry((table, kind)).or_insert_with(|| String::leak(make_text(&layout(table), kind)))
 }
 
@@ -305,6 +300,10 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
                  WHERE ({own}) = ({new})"
             )
         }
+        Kind::Limit => format!(
+            "DELETE FROM {name} WHERE ({keys}) IN (
+                SELECT {keys} FROM {name} ORDER BY {extra} DESC OFFSET $1) RETURNING 1"
+        ),
         Kind::Remove => format!(
             "DELETE FROM {name} USING unnest({arrays}) AS new ({keys}) WHERE ({own}) = ({new})"
         ),
@@ -316,7 +315,6 @@ fn key_parameters(table: Table, keys: &[&Key]) -> Vec<Parameter> {
     layout(table).key.iter().map(|column| column.of(keys, &mut at)).collect()
 }
 
-/// Asks for rows by their keys.
 pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Get), key_parameters(table, keys))
 }
@@ -339,7 +337,6 @@ pub(super) fn range(table: Table, range: &KeyRange, limit: usize) -> Query {
     Query::new(text(table, Kind::Range(Span::of(range))), parameters)
 }
 
-/// Asks how many rows a run has.
 pub(super) fn count(table: Table, range: &KeyRange) -> Query {
     Query::new(text(table, Kind::Count(Span::of(range))), span_parameters(table, range))
 }
@@ -356,14 +353,6 @@ pub(super) fn keyed_row(table: Table, row: &Row) -> KeyedRow {
         Beside::Time(_) => (key, timed(timestamp(row.get(columns.len() + 1)), bytes)),
         Beside::Nothing | Beside::Organisation | Beside::Position => (key, bytes.to_vec()),
     }
-}
-
-/// Row to be put.
-#[derive(Debug, Clone)]
-pub(super) struct NewRow {
-    pub(super) row: Vec<u8>,
-    /// The organisation that it is of, in tables that keep it.
-    pub(super) organisation: Option<OrganisationId>,
 }
 
 /// What is known of a row that is put.
@@ -412,26 +401,13 @@ pub(super) fn put(
     Query::new(text(table, kind), parameters)
 }
 
-/// Removes rows.
 pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Remove), key_parameters(table, keys))
 }
 
-/// Removes the oldest rows of a table beyond `most`.
+/// Removes the oldest rows, beyond `most`, of a table whose rows are kept for a while.
 pub(super) fn limit(table: Table, most: usize) -> Query {
-    let sql = match table {
-        Table::UnmatchedEvents => {
-            "DELETE FROM unmatched_event WHERE (ses_message_id, digest) IN (
-                SELECT ses_message_id, digest FROM unmatched_event
-                ORDER BY received_at DESC OFFSET $1) RETURNING 1"
-        }
-        Table::DeadLetters => {
-            "DELETE FROM dead_letter WHERE key IN (
-                SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET $1) RETURNING 1"
-        }
-        other => unreachable!("the rows of {} are not kept for a while", other.name()),
-    };
-    Query::new(sql, vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
+    Query::new(text(table, Kind::Limit), vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
 }
 
 /// Asks for all numbers, in the order of [`Counter::ALL`].
@@ -440,11 +416,10 @@ SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_m
     lost_messages_at FROM cluster";
 
 /// As [`COUNTERS`], and keeps others from changing them.
-const LOCK_COUNTERS: &str = "
+pub(super) const LOCK_COUNTERS: &str = "
 SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
     lost_messages_at FROM cluster FOR UPDATE";
 
-/// Sets a number.
 pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
     let sql = match counter {
         Counter::LastOrganisation => "UPDATE cluster SET last_organisation = $1::bigint",
@@ -456,17 +431,6 @@ pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
     Query::new(sql, vec![Box::new(bigint(value))])
 }
 
-/// Asks for all numbers, and keeps others from changing them.
-pub(super) fn get_counters() -> Query {
-    Query::new(LOCK_COUNTERS, Vec::new())
-}
-
-/// Returns the provider's id that a key of an unmatched event begins with.
-pub(super) fn ses_id_of(key: &Key) -> &str {
-    key.text_to_nul(0)
-}
-
-/// Ids as a parameter.
 pub(super) fn ids(ids: impl IntoIterator<Item = Uuid>) -> Parameter {
     Box::new(ids.into_iter().collect::<Vec<_>>())
 }

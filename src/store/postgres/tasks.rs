@@ -26,7 +26,6 @@ impl Drop for Running {
 }
 
 impl Tasks {
-    /// Starts a task.
     pub(super) fn spawn(&mut self, task: Task, work: impl Future<Output = ()> + Send + 'static) {
         let running = Running { task, ended: self.ended.clone() };
         self.running.spawn(async move {
@@ -36,7 +35,6 @@ impl Tasks {
         });
     }
 
-    /// Last task that has ended.
     pub(super) fn ended(&self) -> Option<Task> {
         *self.ended.borrow()
     }

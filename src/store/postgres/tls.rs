@@ -42,7 +42,6 @@ where
     }
 }
 
-/// Handshake with one host.
 pub(super) struct Handshake {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -61,7 +60,6 @@ where
     }
 }
 
-/// Encrypted stream.
 pub(super) struct Stream<S>(client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {

@@ -42,12 +42,10 @@ stored_counts!(CountsV1 {
     delivery_delays,
 });
 
-/// The row of an hour's counts.
 pub(in crate::store) fn encode_counts(counts: &OrganisationCounts) -> Vec<u8> {
     encode(&CountsV1::from(counts), 32)
 }
 
-/// Reads the row of an hour's counts.
 pub(in crate::store) fn decode_counts(bytes: &[u8]) -> Result<OrganisationCounts, RowError> {
     Ok(decode::<CountsV1>(bytes)?.into())
 }

@@ -29,7 +29,6 @@ struct WebhookV1<'a> {
     paused: Option<(PausedByV1, u64)>,
 }
 
-/// The row of an endpoint.
 pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
     let row = WebhookV1 {
         organisation: webhook.organisation.0,
@@ -54,7 +53,6 @@ pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
     encode(&row, 256 + webhook.authority.as_ref().map_or(0, String::len))
 }
 
-/// Reads an endpoint's row.
 pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
     let row: WebhookV1<'_> = decode(bytes)?;
     let instant = Timestamp::from_unix_millis;
@@ -91,7 +89,6 @@ const WITH_EARLIER_MOVES: u8 = 2;
 /// Moves that a cursor's row keeps at most.
 const MAX_MOVES: usize = 32;
 
-/// An endpoint's cursor as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct CursorRow {
     pub(in crate::store) cursor: WebhookCursor,
@@ -149,7 +146,6 @@ struct CursorV2 {
     earlier: Vec<(u32, u64)>,
 }
 
-/// The row of an endpoint's cursor.
 pub(in crate::store) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     let CursorRow { cursor: WebhookCursor { turn, position }, moves } = row;
     let moved_to = moves.last().map(|last| last.to.number());
@@ -163,7 +159,6 @@ pub(in crate::store) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     encode_as(WITH_EARLIER_MOVES, &CursorV2 { cursor, earlier }, size_hint)
 }
 
-/// Reads the row of an endpoint's cursor.
 pub(in crate::store) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
     let CursorV2 { cursor, earlier } = if version(bytes) == Some(WITH_EARLIER_MOVES) {
         decode_as(WITH_EARLIER_MOVES, bytes)?
@@ -218,7 +213,6 @@ pub(in crate::store) fn encode_redelivery(turn: u32, delivery: &Redelivery) -> V
     encode(&RedeliveryV1 { turn, attempts, last }, 24)
 }
 
-/// Reads a delivery's row, with the turn of the cursor.
 pub(in crate::store) fn decode_redelivery(
     position: u64,
     bytes: &[u8],

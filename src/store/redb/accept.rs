@@ -9,13 +9,14 @@ use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::interface::KeyClaim;
+use crate::store::locks::read_lock;
 use crate::store::record::IdempotencyRow;
-use crate::store::redb::batch::{Batch, Operation, own_failure};
+use crate::store::redb::RedbStore;
+use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::of_organisation;
 use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::redb::{RedbStore, read_lock};
 use crate::store::{AcceptError, Accepted, NewMessage};
 use crate::store::{Health, StoreError};
 
@@ -55,23 +56,13 @@ impl RedbStore {
         self.replay(organisation, key, window_now)
     }
 
-    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
+    pub(in crate::store) async fn accept_all(
         &self,
-        acceptance: NewMessage<F>,
-    ) -> Result<Accepted, AcceptError> {
-        self.require_writable()?;
-        let (reply, answer) = oneshot::channel();
-        self.writer.submit(Box::new(Accept { acceptance, decided: None, reply })).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
-    }
-
-    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
-        &self,
-        acceptances: Vec<NewMessage<F>>,
+        acceptances: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         self.require_writable()?;
         let (reply, answer) = oneshot::channel();
-        self.writer.submit(Box::new(AcceptAll { acceptances, decided: None, reply })).await?;
+        self.writer.submit(Box::new(Accept { acceptances, decided: None, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 
@@ -84,48 +75,14 @@ impl RedbStore {
     }
 }
 
-/// The acceptance of one message.
-struct Accept<F> {
-    acceptance: NewMessage<F>,
-    decided: Option<Result<Accepted, AcceptError>>,
-    reply: oneshot::Sender<Result<Accepted, AcceptError>>,
-}
-
-impl<F: FnOnce() + Send> Operation for Accept<F> {
-    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        let right = self.acceptance.check_right(0, &batch.shared.directory.load());
-        self.decided = Some(match right {
-            Ok(()) => own_failure(self.acceptance.decide(batch), batch.shared)?.map_err(Into::into),
-            Err(error) => Err(error),
-        });
-        Ok(())
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { acceptance, decided, reply } = *self;
-        let answer = outcome
-            .map_err(AcceptError::from)
-            .and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable.into())));
-        if let Ok(Accepted::New(_)) = answer {
-            (acceptance.on_new)();
-        }
-        // The client may be gone; the message is accepted all the same.
-        let _ = reply.send(answer);
-    }
-
-    fn weight(&self) -> usize {
-        self.acceptance.row.len()
-    }
-}
-
-/// The acceptance of several messages, all or none.
-struct AcceptAll<F> {
-    acceptances: Vec<NewMessage<F>>,
+/// The acceptance of messages, all or none.
+struct Accept {
+    acceptances: Vec<NewMessage>,
     decided: Option<Result<Vec<Accepted>, AcceptError>>,
     reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
-impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
+impl Operation for Accept {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         self.decided = Some(match self.check_rights(batch) {
             Ok(()) => own_failure(self.decide(batch), batch.shared)?.map_err(Into::into),
@@ -144,6 +101,7 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
                 (acceptance.on_new)();
             }
         }
+        // The client may be gone; the messages are accepted all the same.
         let _ = reply.send(answer);
     }
 
@@ -152,20 +110,20 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
     }
 
     fn messages(&self) -> usize {
-        self.acceptances.len()
+        self.acceptances.len().max(self.weight() / MESSAGE_WEIGHT)
     }
 }
 
-impl<F> AcceptAll<F> {
+impl Accept {
     fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
-        let directory = batch.shared.directory.load();
+        let directory = batch.shared.memory.directory.load();
         let mut all = self.acceptances.iter().enumerate();
         all.try_for_each(|(index, one)| one.check_right(index, &directory))
     }
 
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
-        // A row that cannot be read must be met before the first write.
-        for acceptance in &self.acceptances {
+        // A row that cannot be read must be met before the first write. One message alone sees to that.
+        for acceptance in self.acceptances.iter().filter(|_| self.acceptances.len() > 1) {
             if let Some(claim) = &acceptance.claim {
                 let hash = acceptance.key_hash(batch, claim);
                 acceptance.find_earlier(batch, claim, hash)?;
@@ -175,7 +133,7 @@ impl<F> AcceptAll<F> {
     }
 }
 
-impl<F> NewMessage<F> {
+impl NewMessage {
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
             let hash = self.key_hash(batch, claim);

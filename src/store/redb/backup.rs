@@ -226,14 +226,12 @@ impl<'a> Iterator for Rows<'a> {
 
 /// Why what a lost file held could not be saved.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SaveError {
-    /// The file has other content.
     #[error("another process wrote over it")]
     WrittenOver,
-    /// It cannot be read.
     #[error(transparent)]
     Read(#[from] StoreError),
-    /// The copy cannot be written.
     #[error(transparent)]
     Write(#[from] CopyError),
 }
@@ -249,29 +247,14 @@ pub enum Existing {
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum CopyError {
-    /// There is a file of that name.
     #[error("{} is there already", path.display())]
-    Exists {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// It cannot be written.
+    Exists { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// Not everything has come.
+    Write { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("only {copied} of {expected} rows came; nothing was written")]
-    Incomplete {
-        /// Rows that came.
-        copied: u64,
-        /// Rows that there are.
-        expected: u64,
-    },
+    Incomplete { copied: u64, expected: u64 },
 }
 
 /// A copy in the making. Nothing is left of it where it is not finished.

@@ -10,7 +10,7 @@ use crate::store::redb::tables::Tables;
 use crate::store::{Change, StoreError};
 
 /// Bytes of rows that take the writer about as long as a message.
-const MESSAGE_WEIGHT: usize = 1_024;
+pub(super) const MESSAGE_WEIGHT: usize = 1_024;
 
 /// One operation in the shared transaction.
 pub(super) trait Operation: Send {
@@ -30,13 +30,11 @@ pub(super) trait Operation: Send {
         (self.weight() / MESSAGE_WEIGHT).max(1)
     }
 
-    /// Kind of the operation.
     fn kind(&self) -> Kind {
         Kind::Write
     }
 }
 
-/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It writes. It is refused while the file is not in its place.
@@ -48,7 +46,6 @@ pub(super) enum Kind {
     Barrier,
 }
 
-/// The transaction that operations share.
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
@@ -76,7 +73,7 @@ pub(super) fn own_failure<T>(
     match result {
         Ok(done) => Ok(Ok(done)),
         Err(ReadError::Row(row)) => {
-            shared.damage.note(row);
+            shared.memory.damage.note(row);
             Ok(Err(StoreError::Damaged))
         }
         Err(ReadError::File(error)) => Err(error),

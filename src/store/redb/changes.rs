@@ -110,7 +110,6 @@ impl Changes {
 }
 
 impl LaterChanges {
-    /// How many changes there are.
     pub(super) fn len(&self) -> usize {
         self.by_table.values().map(|changes| changes.places.len()).sum()
     }
@@ -172,7 +171,6 @@ pub(super) fn row_changes(bytes: &[u8]) -> impl Iterator<Item = Option<RowChange
     })
 }
 
-/// Splits off the first change.
 fn split_change(bytes: &[u8]) -> Option<(RowChange<'_>, &[u8])> {
     let ([table, k0, k1, k2, k3, v0, v1, v2, v3], behind) =
         bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -220,7 +218,6 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
         make(&mut self.inner, &later.last_changes(&noted, &running))
     }
 
-    /// Puts a row in the place of one that may be there.
     pub(super) fn insert<'k, 'v>(
         &mut self,
         key: impl Borrow<K::SelfType<'k>>,
@@ -246,7 +243,6 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
         Ok(removed)
     }
 
-    /// Removes the rows of a range for which `keep` returns false.
     pub(super) fn retain_in<'a, KR: Borrow<K::SelfType<'a>> + 'a>(
         &mut self,
         range: impl RangeBounds<KR> + 'a,
@@ -264,7 +260,6 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
     }
 }
 
-/// Makes changes in a table.
 pub(super) fn make<K: Key + 'static, V: Value + 'static>(
     table: &mut redb::Table<'_, K, V>,
     changes: &[RowChange<'_>],

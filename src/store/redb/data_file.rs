@@ -10,13 +10,14 @@ use std::ops::Bound;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::store::locks::locked;
 use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.
@@ -81,7 +82,6 @@ impl DataFile {
         Ok(Arc::new(Self { path: path.to_owned(), file, writable, id, content, is_written_over }))
     }
 
-    /// Path by which the file was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -121,7 +121,7 @@ impl DataFile {
     /// Looks whether the file is in its place and holds what was written to it. Costs some
     /// microseconds.
     pub(super) fn look(&self) -> Option<FileLoss> {
-        if self.check(&self.content()).is_err() {
+        if self.check(&locked(&self.content)).is_err() {
             return Some(FileLoss::WrittenOver);
         }
         match FileId::of(&self.path) {
@@ -129,10 +129,6 @@ impl DataFile {
             Ok(_) => Some(FileLoss::Replaced),
             Err(_) => Some(FileLoss::Gone),
         }
-    }
-
-    fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
@@ -157,7 +153,6 @@ impl DataFile {
     }
 }
 
-/// Storage for redb through a descriptor.
 fn storage(file: &File) -> Result<FileBackend, DatabaseError> {
     let file = file.try_clone().map_err(StorageError::from)?;
     // redb would make a new database of an empty file.
@@ -215,7 +210,7 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut content = self.file.content();
+        let mut content = locked(&self.file.content);
         self.file.check(&content)?;
         let set = self.below.set_len(length);
         content.length = self.below.len()?;
@@ -225,12 +220,12 @@ impl StorageBackend for Backend {
     fn sync_data(&self) -> io::Result<()> {
         self.below.sync_data()?;
         // What was written over meanwhile must not count as committed.
-        self.file.check(&self.file.content())
+        self.file.check(&locked(&self.file.content))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset + data.len() as u64;
-        let mut content = self.file.content();
+        let mut content = locked(&self.file.content);
         if offset < HEADER_BYTES as u64 {
             self.file.check(&content)?;
             let expected = content.header.take();
@@ -251,32 +246,13 @@ impl StorageBackend for Backend {
         self.below.close()
     }
 
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.try_lock_range(start, end)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        start: Bound<u64>,
-        end: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.below.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.query_lock_range(start, end)
+    hand_on_locks! {
+        try_lock_range => try_lock_range: bool,
+        try_lock_shared_range => try_lock_shared_range: bool,
+        lock_range => lock_range: (),
+        lock_shared_range => lock_shared_range: (),
+        unlock_range => unlock_range: (),
+        query_lock_range => query_lock_range: bool,
     }
 }
 

@@ -7,29 +7,29 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, RwLock};
 
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    WriteTransaction,
+    TableDefinition, TableHandle, WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
 use crate::store::StoreOwner;
 use crate::store::damage::Damage;
+use crate::store::locks::{locked, read_lock, write_lock};
 use crate::store::redb::changes::{Changes, LaterChanges};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
 use crate::store::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
 use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write, require_format};
-use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
+use crate::store::redb::owner;
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of, set_durable,
-    write,
+    IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
+    set_durable, write,
 };
-use crate::store::redb::{owner, read_lock, write_lock};
 
 /// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
 const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
@@ -148,7 +148,7 @@ impl SharedDatabase {
 
     /// Returns true if the files were open to be written once.
     pub(super) fn is_started(&self) -> bool {
-        self.journal().is_some()
+        locked(&self.journal).is_some()
     }
 
     /// Opens the files to be written after a start that could only read them. If that fails, the file
@@ -174,7 +174,7 @@ impl SharedDatabase {
             });
         match written {
             Ok((tables, database, journal)) => {
-                *self.journal() = Some(journal);
+                *locked(&self.journal) = Some(journal);
                 (*published, *guard) = (Some(tables), Handle::Writing(database));
                 Ok(())
             }
@@ -191,18 +191,10 @@ impl SharedDatabase {
         }
     }
 
-    fn journal(&self) -> MutexGuard<'_, Option<Journal>> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unpublished(&self) -> MutexGuard<'_, Option<Unpublished>> {
-        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The open transaction with all changes, which is not kept any more. Whoever drops it has the
     /// file opened again, so that the batches in it come back from the journal.
     fn take_unpublished(&self) -> Result<Option<WriteTransaction>, ReadError> {
-        let Some(Unpublished { transaction, later }) = self.unpublished().take() else {
+        let Some(Unpublished { transaction, later }) = locked(&self.unpublished).take() else {
             return Ok(None);
         };
         make_later(&transaction, &later)?;
@@ -214,11 +206,12 @@ impl SharedDatabase {
     /// writer's thread alone calls it.
     pub(super) fn make_later_changes(&self) -> Result<(), ReadError> {
         let is_much =
-            self.unpublished().as_ref().is_some_and(|now| now.later.len() >= LATER_CHANGES);
+            locked(&self.unpublished).as_ref().is_some_and(|now| now.later.len() >= LATER_CHANGES);
         if is_much {
             let transaction = self.take_unpublished()?;
             let later = LaterChanges::default();
-            *self.unpublished() = transaction.map(|transaction| Unpublished { transaction, later });
+            *locked(&self.unpublished) =
+                transaction.map(|transaction| Unpublished { transaction, later });
         }
         Ok(())
     }
@@ -261,7 +254,6 @@ impl SharedDatabase {
         })
     }
 
-    /// Reads from a table as of the last publication.
     fn read_published<T>(
         &self,
         table: KeyedTable,
@@ -312,11 +304,11 @@ impl SharedDatabase {
     ) -> Result<(), ReadError> {
         let handle = read_lock(&self.handle);
         let Handle::Writing(database) = &*handle else { return Err(closed()) };
-        if !self.journal().as_ref().is_some_and(|journal| self.is_in_place(journal)) {
+        if !locked(&self.journal).as_ref().is_some_and(|journal| self.is_in_place(journal)) {
             let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
             return Err(JournalError::from(gone).into());
         }
-        let unpublished = self.unpublished().take();
+        let unpublished = locked(&self.unpublished).take();
         let is_unpublished = unpublished.is_some();
         let (transaction, earlier) = match unpublished {
             Some(Unpublished { transaction, later }) => (transaction, later),
@@ -328,13 +320,13 @@ impl SharedDatabase {
         if changes.is_empty() {
             *written = Written::Durably(done);
             if is_unpublished {
-                *self.unpublished() = Some(Unpublished { transaction, later });
+                *locked(&self.unpublished) = Some(Unpublished { transaction, later });
             } else {
                 transaction.abort()?;
             }
             return Ok(());
         }
-        let mut guard = self.journal();
+        let mut guard = locked(&self.journal);
         let journal = guard.as_mut().ok_or_else(closed)?;
         journal.make_room(changes.len()).map_err(JournalError::from)?;
         *written = Written::Perhaps;
@@ -343,7 +335,7 @@ impl SharedDatabase {
         self.note_bytes(journal);
         drop(guard);
         let readable = self.recent_rows.add(&changes);
-        *self.unpublished() = Some(Unpublished { transaction, later });
+        *locked(&self.unpublished) = Some(Unpublished { transaction, later });
         match readable {
             Readable::Now => Ok(()),
             Readable::OncePublished => self.publish_in(database),
@@ -391,7 +383,6 @@ impl SharedDatabase {
         work();
     }
 
-    /// Bytes in the journal since the last checkpoint.
     pub(super) fn journal_bytes(&self) -> u64 {
         self.journal_bytes.load(Ordering::Relaxed)
     }
@@ -408,7 +399,7 @@ impl SharedDatabase {
                 let checkpoint = self.mark_checkpoint()?;
                 keep_checkpoint(&transaction, checkpoint)?;
                 self.commit(database, transaction)?;
-                if let Some(journal) = &mut *self.journal() {
+                if let Some(journal) = &mut *locked(&self.journal) {
                     journal.restart(checkpoint);
                     self.note_bytes(journal);
                 }
@@ -419,7 +410,7 @@ impl SharedDatabase {
     }
 
     fn mark_checkpoint(&self) -> Result<Checkpoint, ReadError> {
-        let mut guard = self.journal();
+        let mut guard = locked(&self.journal);
         let journal = guard.as_mut().ok_or_else(closed)?;
         let checkpoint = journal.checkpoint();
         journal.mark(checkpoint).map_err(JournalError::from)?;
@@ -442,10 +433,10 @@ impl SharedDatabase {
     pub(super) fn reopen(&self) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);
-        drop(self.unpublished().take());
+        drop(locked(&self.unpublished).take());
         // The old handle and its tables hold the file's lock, so they go first.
         (*published, *guard) = (None, Handle::Closed);
-        let mut journal_guard = self.journal();
+        let mut journal_guard = locked(&self.journal);
         let journal = journal_guard.as_mut().ok_or_else(closed)?;
         let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
         let written = opened.and_then(|database| {
@@ -506,10 +497,9 @@ impl SharedDatabase {
 
     /// Whether the record in doubt, if there is one, may be read at a start.
     pub(super) fn is_doubt_on_disk(&self) -> bool {
-        self.journal().as_ref().is_some_and(Journal::is_doubt_on_disk)
+        locked(&self.journal).as_ref().is_some_and(Journal::is_doubt_on_disk)
     }
 
-    /// Whether the file can be read now.
     pub(super) fn is_readable(&self) -> bool {
         !matches!(&*read_lock(&self.handle), Handle::Closed)
     }
@@ -524,7 +514,7 @@ impl SharedDatabase {
             });
             // Not before the data file needs it no more.
             let closed = forgotten.and_then(|()| {
-                let disowned = self.journal().as_mut().map(Journal::disown).transpose();
+                let disowned = locked(&self.journal).as_mut().map(Journal::disown).transpose();
                 disowned.map(drop).map_err(|error| JournalError::from(error).into())
             });
             if let Err(error) = closed {
@@ -532,6 +522,29 @@ impl SharedDatabase {
             }
         }
         (*write_lock(&self.published), *guard) = (None, Handle::Closed);
+    }
+}
+
+/// Definition of a table whose rows are read by a message's id.
+pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
+
+const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
+
+/// Tables from which rows are read by their key, open as of the last publication: to open one takes
+/// longer than to read a row of it. While one is open, the data file cannot be opened again.
+struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
+
+impl PublishedTables {
+    /// Opens the tables as the last commit left them.
+    fn open(database: &Database) -> Result<Self, ReadError> {
+        let transaction = database.begin_read()?;
+        let tables = KEYED.iter().map(|table| Ok(transaction.open_table(*table)?));
+        Ok(Self(tables.collect::<Result<_, ReadError>>()?))
+    }
+
+    fn of(&self, table: KeyedTable) -> &ReadOnlyTable<IdKey, Row> {
+        let open = self.0.iter().find(|open| open.name() == table.name());
+        open.expect("every table with such reads is open")
     }
 }
 

@@ -11,36 +11,22 @@ use crate::store::redb::journal::JournalError;
 
 /// Why the file could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
-    /// Another process has it open.
     #[error("another process has the file open; is pillarbox running already?")]
     InUse,
-    /// It is not a file of pillarbox.
     #[error("the file is not a pillarbox store; it was left untouched")]
     Foreign,
-    /// It was written by a newer pillarbox.
     #[error("the file has format {version}, written by a newer pillarbox; upgrade this one")]
-    Newer {
-        /// The file's format.
-        version: u64,
-    },
-    /// It is redb's, in a form that this version of redb does not read.
+    Newer { version: u64 },
     #[error(
         "the file has redb's format {0}, which this pillarbox cannot read; it was left untouched"
     )]
     OtherFormat(u8),
-    /// Its content cannot be read.
     #[error("the file is damaged: {0}; restore a backup")]
     Damaged(String),
-    /// It could not be made.
     #[error("cannot create {}: {source}", path.display())]
-    Create {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file was not closed, and its journal is missing, another's or damaged.
+    Create { path: PathBuf, source: std::io::Error },
     #[error(
         "the file was in use when the service ended, and what was accepted last is in its journal \
          {JOURNAL_NAME}, which cannot be used: {0}. Put the two files together that belong together, \
@@ -49,33 +35,27 @@ pub enum OpenError {
          the files of a running service, run: pillarbox backup FILE"
     )]
     Journal(String),
-    /// The file was not closed, and a copy of it alone is not enough.
     #[error(
         "it is a copy of a data file that was in use, without its journal, so what was accepted last \
          is missing; copy both files into a data directory and start the service there, make a copy \
          with: pillarbox backup, or add --accept-loss"
     )]
     Unclosed,
-    /// The disk failed.
     #[error("the file cannot be read or written: {0}")]
     Io(redb::Error),
-    /// It is of `pillarbox dev`, and the service does not take it.
     #[error(
         "the data file was made by `pillarbox dev`, for trials: its keys and domains are not real; \
          give the service a directory of its own in data_dir"
     )]
     MadeByDev,
-    /// It is of the service, and `pillarbox dev` does not take it.
     #[error(
         "the data file was not made by `pillarbox dev`, which would put an organisation, a domain \
          and a key into it; give `pillarbox dev` a directory of its own with --data-dir, or none. (If an earlier \
          version of `dev` made it, remove the organisations that you added.)"
     )]
     NotMadeByDev,
-    /// Another process put another file in its place meanwhile.
     #[error("another process replaced the file while it was opened; start again")]
     Replaced,
-    /// The writer's thread could not be started.
     #[error("cannot start the writer's thread: {0}")]
     Thread(std::io::Error),
 }
@@ -147,41 +127,26 @@ impl From<ReadError> for OpenError {
 /// Why rows could not be read or written, before it becomes one of the errors above.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
-    /// The file, or the handle on it.
     #[error(transparent)]
     File(#[from] redb::Error),
-    /// A row's content.
     #[error(transparent)]
     Row(#[from] DamagedRow),
 }
 
-impl From<StorageError> for ReadError {
-    fn from(error: StorageError) -> Self {
-        Self::File(error.into())
-    }
+macro_rules! of_file {
+    ($($error:ty),+) => {$(
+        impl From<$error> for ReadError {
+            fn from(error: $error) -> Self {
+                Self::File(error.into())
+            }
+        }
+    )+};
 }
 
-impl From<redb::TableError> for ReadError {
-    fn from(error: redb::TableError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::TransactionError> for ReadError {
-    fn from(error: redb::TransactionError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::CommitError> for ReadError {
-    fn from(error: redb::CommitError) -> Self {
-        Self::File(error.into())
-    }
-}
+of_file!(StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
 
 /// Says where a row is that cannot be read.
 pub(super) trait InRow<T> {
-    /// Adds the table and the key, for people, to the error.
     fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow>;
 }
 

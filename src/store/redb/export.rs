@@ -1,27 +1,21 @@
 //! Export of all rows for another engine.
 
-use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, Value};
+use redb::{ReadTransaction, ReadableTable, TableDefinition};
 use tokio::sync::mpsc;
 
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::StoreError;
-use crate::store::record::webhooks::{decode_cursor, decode_webhook};
-use crate::store::record::{IdempotencyRow, decode_api_key};
-use crate::store::redb::RedbStore;
+use crate::store::record::IdempotencyRow;
+use crate::store::record::webhooks::decode_cursor;
 use crate::store::redb::error::ReadError;
+use crate::store::redb::row_tables::published;
 use crate::store::redb::tables::{
-    API_KEYS, BY_ORGANISATION, CLOCK, DEAD_LETTERS, DOMAINS, EVENTS, FEED, FEED_ID, HISTORY,
-    ID_LEAD, IDEMPOTENCY, KEY_USE, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES,
-    LOST_MESSAGES_AT, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, OVERTURNED, PENDING, SENT,
-    SUPPRESSIONS, TIME_KEY, TIMELINE, UNMATCHED, WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING,
-    WEBHOOKS,
+    BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, MADE_BY_DEV, MESSAGES, META, PENDING,
+    SENT, TIME_KEY,
 };
-use crate::store::transfer::{CHUNK_ROWS, Chunk, Facts, Field, TransferTable};
-
-/// Number of the node that no node has: what it holds has no body any more.
-const NOBODY: u32 = 0;
-/// Number that no organisation has.
-const NO_ORGANISATION: u32 = 0;
+use crate::store::redb::{RedbStore, directory};
+use crate::store::rows::{Counter, Key, KeyRange, NewRow, Table};
+use crate::store::transfer::{CHUNK_ROWS, Chunk, Facts};
 
 impl RedbStore {
     /// Sends all rows of one moment, table after table, and returns the facts beside them. Leaves a
@@ -32,34 +26,50 @@ impl RedbStore {
 }
 
 fn export(transaction: &ReadTransaction, to: &mpsc::Sender<Chunk>) -> Result<Facts, ReadError> {
-    let mut export = Export { transaction, to, left_out: 0 };
-    let mut facts = facts(transaction)?;
-    export.directory()?;
-    export.messages()?;
-    export.events()?;
-    facts.feed_last = export.feed()?.max(export.webhooks()?);
-    export.all(HISTORY, TransferTable::History, |(hour, organisation), counts| {
-        Some(vec![Field::Number(hour), Field::Number(organisation), bytes(counts)])
+    let mut export = Export { transaction, to, facts: facts(transaction)? };
+    // By the index of organisations: a record that cannot be read does not tell whose it is.
+    let messages = transaction.open_table(MESSAGES)?;
+    let rows = |rows| Chunk::Rows(Table::Messages, rows);
+    export.all(BY_ORGANISATION, rows, |(organisation, id), ()| {
+        let row = messages.get(id).ok().flatten()?.value().to_vec();
+        let organisation = Some(OrganisationId(organisation));
+        Some((Key::from(id), NewRow { row, organisation }))
     })?;
-    facts.left_out = export.left_out;
-    Ok(facts)
+    // Behind the messages that they are of.
+    for table in Table::ALL.into_iter().filter(|table| *table != Table::Messages) {
+        export.rows(table)?;
+    }
+    export.all(PENDING, Chunk::Pending, |id, ()| Some(MessageId::from_bytes(id)))?;
+    export.all(IDEMPOTENCY, Chunk::IdempotencyKeys, |id, row| {
+        let row = IdempotencyRow::decode(row).ok()?;
+        let organisation = OrganisationId(row.organisation);
+        Some((organisation, row.key.into_owned(), MessageId::from_bytes(id), row.created_at))
+    })?;
+    export.all(SENT, Chunk::Sent, |(sent_at, id), ses_message_id| {
+        // A database can have no NUL in a text.
+        let ses_message_id = String::from_utf8(ses_message_id.to_vec()).ok();
+        let ses_message_id = ses_message_id.filter(|text| !text.contains('\0'))?;
+        Some((ses_message_id, MessageId::from_bytes(id), sent_at))
+    })?;
+    Ok(export.facts)
 }
 
 fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
     let meta = transaction.open_table(META)?;
     let number = |name| Ok::<_, ReadError>(meta.get(name)?.map_or(0, |row| row.value()));
+    let mut counters = Vec::new();
+    for counter in Counter::ALL {
+        counters.push((counter, number(counter.as_str())?));
+    }
     let clock = transaction.open_table(CLOCK)?;
     Ok(Facts {
-        last_organisation: number(LAST_ORGANISATION)?,
-        last_key: number(LAST_KEY)?,
-        last_webhook: number(LAST_WEBHOOK)?,
+        counters,
         id_lead: number(ID_LEAD)?,
-        lost_messages: number(LOST_MESSAGES)?,
-        lost_messages_at: number(LOST_MESSAGES_AT)?,
         feed_id: number(FEED_ID)?,
-        feed_last: 0,
+        last_cursor: 0,
         time_record: clock.get(TIME_KEY)?.map(|row| row.value().to_vec()),
         made_by_dev: meta.get(MADE_BY_DEV)?.is_some(),
+        key_uses: directory::key_uses(transaction)?,
         left_out: 0,
     })
 }
@@ -68,161 +78,74 @@ fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
 struct Export<'a> {
     transaction: &'a ReadTransaction,
     to: &'a mpsc::Sender<Chunk>,
-    left_out: u64,
+    facts: Facts,
 }
 
 impl Export<'_> {
-    fn directory(&mut self) -> Result<(), ReadError> {
-        self.all(ORGANISATIONS, TransferTable::Organisations, |id, row| {
-            Some(vec![Field::Number(id), bytes(row)])
-        })?;
-        let used = self.transaction.open_table(KEY_USE)?;
-        self.all(API_KEYS, TransferTable::ApiKeys, |id, row| {
-            // One that cannot be read is nobody's, and the nodes tell of it.
-            let organisation =
-                decode_api_key(id, row).map_or(NO_ORGANISATION, |key| key.organisation.0);
-            let used_at = used.get(id).ok().flatten().map(|used_at| used_at.value());
-            let used_at = Field::Optional(used_at);
-            Some(vec![Field::Number(id), Field::Number(organisation), bytes(row), used_at])
-        })?;
-        self.all(DOMAINS, TransferTable::Domains, |(organisation, name), row| {
-            Some(vec![Field::Number(organisation), Field::Text(name.to_owned()), bytes(row)])
-        })?;
-        self.all(SUPPRESSIONS, TransferTable::Suppressions, |(organisation, address), row| {
-            let address = Field::Text(address.to_owned());
-            // The first position: who follows them begins before it.
-            Some(vec![Field::Number(organisation), address, bytes(row), Field::Large(1)])
-        })
-    }
-
-    fn messages(&mut self) -> Result<(), ReadError> {
-        // By the index of organisations: a record that cannot be read does not tell whose it is.
-        let messages = self.transaction.open_table(MESSAGES)?;
-        self.all(BY_ORGANISATION, TransferTable::Messages, |(organisation, id), ()| {
-            let row = messages.get(id).ok().flatten()?;
-            let id = Field::Id(MessageId::from_bytes(id));
-            Some(vec![id, Field::Number(organisation), bytes(row.value())])
-        })?;
-        self.all(PENDING, TransferTable::Pending, |id, ()| {
-            Some(vec![Field::Id(MessageId::from_bytes(id)), Field::Number(NOBODY)])
-        })?;
-        self.all(IDEMPOTENCY, TransferTable::IdempotencyKeys, |id, row| {
-            let IdempotencyRow { organisation, created_at, key } =
-                IdempotencyRow::decode(row).ok()?;
-            let key = Field::Key(key.into_owned());
-            let id = Field::Id(MessageId::from_bytes(id));
-            Some(vec![Field::Number(organisation), key, id, Field::Large(created_at)])
-        })?;
-        self.all(SENT, TransferTable::SentMessages, |(sent_at, id), ses_message_id| {
-            let ses_message_id = text(ses_message_id)?;
-            let id = Field::Id(MessageId::from_bytes(id));
-            Some(vec![ses_message_id, id, Field::Large(sent_at)])
-        })?;
-        self.all(OVERTURNED, TransferTable::OverturnedFailures, |id, row| {
-            Some(vec![Field::Id(MessageId::from_bytes(id)), bytes(row)])
-        })
-    }
-
-    fn events(&mut self) -> Result<(), ReadError> {
-        self.all(EVENTS, TransferTable::Events, |key, row| {
-            let (id, key) = key.split_first_chunk()?;
-            Some(vec![Field::Id(MessageId::from_bytes(*id)), bytes(key), bytes(row)])
-        })?;
-        self.all(TIMELINE, TransferTable::Timeline, |(id, number), row| {
-            Some(vec![Field::Id(MessageId::from_bytes(id)), Field::Number(number), bytes(row)])
-        })?;
-        self.all(UNMATCHED, TransferTable::UnmatchedEvents, |key, (received_at, row)| {
-            let end = key.iter().position(|byte| *byte == 0)?;
-            let ses_message_id = text(&key[..end])?;
-            let digest = bytes(&key[end + 1..]);
-            let received_at = Field::Large(received_at);
-            Some(vec![ses_message_id, digest, received_at, bytes(row)])
-        })?;
-        self.all(DEAD_LETTERS, TransferTable::DeadLetters, |key, (received_at, row)| {
-            Some(vec![bytes(key), Field::Large(received_at), bytes(row)])
-        })
-    }
-
-    /// Sends the feed; returns its last position.
-    fn feed(&mut self) -> Result<u64, ReadError> {
-        let mut ends: Vec<(u32, u64)> = Vec::new();
-        self.all(FEED, TransferTable::Feed, |(organisation, position), row| {
-            match ends.last_mut() {
-                Some((last, end)) if *last == organisation => *end = position,
-                Some(_) | None => ends.push((organisation, position)),
+    /// Sends all rows of a table that rules know.
+    fn rows(&mut self, table: Table) -> Result<(), ReadError> {
+        let mut range = KeyRange::all();
+        loop {
+            let rows = published(table).range(self.transaction, &range, CHUNK_ROWS)?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            range = range.after(last.clone());
+            let count = rows.len();
+            let rows = rows.into_iter().filter_map(|(key, row)| self.brought(table, key, row));
+            let rows: Vec<_> = rows.collect();
+            self.facts.left_out += (count - rows.len()) as u64;
+            if self.send(Chunk::Rows(table, rows)).is_err() {
+                return Ok(());
             }
-            Some(vec![Field::Number(organisation), Field::Large(position), bytes(row)])
-        })?;
-        let last = ends.iter().map(|(_, end)| *end).max().unwrap_or(0);
-        let rows = ends
-            .into_iter()
-            .map(|(organisation, end)| vec![Field::Number(organisation), Field::Large(end)]);
-        self.send(TransferTable::FeedEnds, rows.collect());
-        Ok(last)
+        }
     }
 
-    /// Sends endpoints and their deliveries; returns the last position that one has reached.
-    fn webhooks(&mut self) -> Result<u64, ReadError> {
-        self.all(WEBHOOKS, TransferTable::Webhooks, |id, row| {
-            let organisation =
-                decode_webhook(id, row).map_or(NO_ORGANISATION, |webhook| webhook.organisation.0);
-            Some(vec![Field::Number(id), Field::Number(organisation), bytes(row)])
-        })?;
-        let mut last = 0;
-        self.all(WEBHOOK_CURSORS, TransferTable::WebhookCursors, |id, row| {
-            let cursor = decode_cursor(row).ok()?.cursor;
-            last = last.max(cursor.position.number());
-            Some(vec![Field::Number(id), bytes(row)])
-        })?;
-        self.all(WEBHOOK_WAITING, TransferTable::WaitingDeliveries, |(id, due, position), row| {
-            let (due, position) = (Field::Large(due), Field::Large(position));
-            Some(vec![Field::Number(id), due, position, bytes(row)])
-        })?;
-        self.all(WEBHOOK_FAILED, TransferTable::FailedDeliveries, |(id, position), row| {
-            Some(vec![Field::Number(id), Field::Large(position), bytes(row)])
-        })?;
-        Ok(last)
+    /// Returns a row as it is brought over; `None` if what the database searches by cannot be read.
+    fn brought(&mut self, table: Table, key: Key, row: Vec<u8>) -> Option<(Key, NewRow)> {
+        match table {
+            Table::WebhookCursors => {
+                let position = decode_cursor(&row).ok()?.cursor.position.number();
+                self.facts.last_cursor = self.facts.last_cursor.max(position);
+            }
+            Table::Timeline => {
+                let message = Key::from(key.id(0));
+                let found = published(Table::Messages).get(self.transaction, &[message]);
+                found.ok().filter(|found| !found.is_empty())?;
+            }
+            Table::Events if key.bytes().len() < size_of::<MessageId>() => return None,
+            Table::UnmatchedEvents => {
+                let end = key.bytes().iter().position(|byte| *byte == 0)?;
+                std::str::from_utf8(&key.bytes()[..end]).ok()?;
+            }
+            _ => {}
+        }
+        let row = NewRow::of(table, &key, row);
+        Some((key, row))
     }
 
-    /// Sends all rows of a table. Those that become `None` cannot be brought over.
-    fn all<K: Key + 'static, V: Value + 'static>(
+    /// Sends all rows of another table. Those that become `None` cannot be brought over.
+    fn all<K: redb::Key + 'static, V: redb::Value + 'static, T>(
         &mut self,
         table: TableDefinition<'static, K, V>,
-        to: TransferTable,
-        mut fields: impl FnMut(K::SelfType<'_>, V::SelfType<'_>) -> Option<Vec<Field>>,
+        chunk: impl Fn(Vec<T>) -> Chunk,
+        mut brought: impl FnMut(K::SelfType<'_>, V::SelfType<'_>) -> Option<T>,
     ) -> Result<(), ReadError> {
         let mut rows = Vec::new();
         for row in self.transaction.open_table(table)?.iter()? {
             let (key, value) = row?;
-            match fields(key.value(), value.value()) {
-                Some(fields) => rows.push(fields),
-                None => self.left_out += 1,
+            match brought(key.value(), value.value()) {
+                Some(row) => rows.push(row),
+                None => self.facts.left_out += 1,
             }
-            if rows.len() == CHUNK_ROWS {
-                self.send(to, std::mem::take(&mut rows));
-                if self.to.is_closed() {
-                    // Whoever does not take them any more says why.
-                    return Ok(());
-                }
+            if rows.len() == CHUNK_ROWS && self.send(chunk(std::mem::take(&mut rows))).is_err() {
+                return Ok(());
             }
         }
-        self.send(to, rows);
+        let _ = self.send(chunk(rows));
         Ok(())
     }
 
-    fn send(&self, table: TransferTable, rows: Vec<Vec<Field>>) {
-        if !rows.is_empty() {
-            let _ = self.to.blocking_send(Chunk { table, rows });
-        }
+    /// Fails if nobody takes rows any more. Whoever does not says why.
+    fn send(&self, chunk: Chunk) -> Result<(), mpsc::error::SendError<Chunk>> {
+        self.to.blocking_send(chunk)
     }
-}
-
-/// Text of these bytes, if a database can have it.
-fn text(bytes: &[u8]) -> Option<Field> {
-    let text = String::from_utf8(bytes.to_vec()).ok()?;
-    (!text.contains('\0')).then_some(Field::Text(text))
-}
-
-fn bytes(bytes: &[u8]) -> Field {
-    Field::Bytes(bytes.to_vec())
 }

@@ -12,13 +12,14 @@ use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::watch;
 
 use crate::domain::feed::{FeedId, FeedPosition};
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::OrganisationId;
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::record::{FeedRow, ReportedChange, encode_feed};
+use crate::store::redb::RedbStore;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{FEED, FEED_ID, Tables};
-use crate::store::redb::{RedbStore, read_lock, write_lock};
 
 impl RedbStore {
     pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
@@ -39,7 +40,7 @@ impl RedbStore {
 }
 
 /// What is known of the feeds in memory: where each one begins and ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FeedIndex {
     id: AtomicU64,
     /// The last position that was given. Only who writes gives one.
@@ -61,7 +62,6 @@ struct Extent {
 #[derive(Debug)]
 pub(super) struct PurgedFeed {
     organisation: OrganisationId,
-    /// How many entries.
     pub(super) entries: usize,
     /// The first one that was left.
     first: Option<FeedPosition>,
@@ -69,19 +69,7 @@ pub(super) struct PurgedFeed {
     end: FeedPosition,
 }
 
-impl Default for FeedIndex {
-    fn default() -> Self {
-        Self {
-            id: AtomicU64::new(0),
-            last: AtomicU64::new(0),
-            extents: RwLock::default(),
-            grew: watch::Sender::new(FeedPosition::START),
-        }
-    }
-}
-
 impl FeedIndex {
-    /// Reads where each feed begins and ends.
     pub(super) fn load(&self, transaction: &ReadTransaction, id: FeedId) -> Result<(), ReadError> {
         let feed = transaction.open_table(FEED)?;
         let mut extents = BTreeMap::new();
@@ -205,17 +193,4 @@ pub(super) fn identify(tables: &mut Tables<'_>) -> Result<FeedId, ReadError> {
     })?;
     meta.insert(FEED_ID, number)?;
     Ok(FeedId(number))
-}
-
-/// Removes the overturned failures of messages from `first` to `last`.
-pub(super) fn purge_overturned(
-    tables: &mut Tables<'_>,
-    first: MessageId,
-    last: MessageId,
-) -> Result<(), ReadError> {
-    let table = tables.overturned.open()?;
-    if table.first()?.is_some() {
-        table.retain_in(*first.as_bytes()..=*last.as_bytes(), |_, _| false)?;
-    }
-    Ok(())
 }

@@ -26,7 +26,6 @@ const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.
 const RAND_B: u128 = (1 << 62) - 1;
 
-/// The hash under which a key is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyHash(u64);
 
@@ -35,7 +34,6 @@ pub(super) struct KeyHash(u64);
 pub(super) struct KeyHasher(RandomState);
 
 impl KeyHasher {
-    /// The hash of an organisation's key.
     pub(super) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
         KeyHash(self.0.hash_one((organisation.0, key)))
     }
@@ -54,7 +52,6 @@ pub(super) struct IdempotencyIndex {
 pub(super) struct ClaimedKeys(HashTable<(KeyHash, MessageId)>);
 
 impl ClaimedKeys {
-    /// Adds a key that makes a message.
     pub(super) fn insert(&mut self, hash: KeyHash, id: MessageId) {
         self.0.insert_unique(hash.0, (hash, id), |(hash, _)| hash.0);
     }
@@ -64,7 +61,6 @@ impl ClaimedKeys {
         self.0.iter_hash(hash.0).filter(move |(other, _)| *other == hash).map(|(_, id)| *id)
     }
 
-    /// Returns true if no key is claimed.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -130,7 +126,6 @@ impl IdempotencyIndex {
         Ok(index)
     }
 
-    /// What hashes this index's keys.
     pub(super) fn hasher(&self) -> &KeyHasher {
         &self.hasher
     }
@@ -189,7 +184,6 @@ impl IdempotencyIndex {
         });
     }
 
-    /// How many keys are held.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.entries.len()).sum()
     }

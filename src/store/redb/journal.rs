@@ -54,22 +54,14 @@ pub(super) struct Checkpoint {
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JournalError {
-    /// It belongs to another data file, or to another time of this one.
     #[error("it is not the one that the data file was last used with")]
     Foreign,
-    /// It is as of an earlier checkpoint than the data file.
     #[error("it is older than the data file, and lacks what was accepted last")]
     Older,
-    /// It is as of a later checkpoint than the data file.
     #[error("it is newer than the data file, which lacks what was accepted before")]
     Newer,
-    /// A record cannot be read, and a later one can.
     #[error("record {record} of the journal is damaged, and later ones are there")]
-    Damaged {
-        /// Number of the record.
-        record: u64,
-    },
-    /// It cannot be read or written.
+    Damaged { record: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -81,7 +73,6 @@ pub(super) struct JournalFile {
     pub(super) id: Option<FileId>,
 }
 
-/// The open journal.
 pub(super) struct Journal {
     storage: Box<dyn StorageBackend>,
     id: Option<FileId>,
@@ -217,7 +208,6 @@ impl Journal {
         Ok(checkpoint)
     }
 
-    /// Identifies the file.
     pub(super) fn id(&self) -> Option<FileId> {
         self.id
     }

@@ -9,15 +9,14 @@ use redb::{ReadTransaction, ReadableTable, TableHandle};
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::damage::Damage;
-use crate::store::listing::{self, Page};
+use crate::store::listing::{self, Page, blocking};
 use crate::store::metrics::StoreMetrics;
 use crate::store::record::decode_message;
+use crate::store::redb::RedbStore;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, MESSAGES, META};
-use crate::store::redb::{RedbStore, Shared};
 use crate::store::rows::MessageRow;
-use crate::store::{ListError, StoreError};
-use crate::store::{Lister, MessageFilter, MessagePage};
+use crate::store::{MessageFilter, MessagePage, StoreError};
 
 /// How many rows are read before the reader looks whether it should rest: a small part of a
 /// millisecond.
@@ -54,46 +53,28 @@ impl RedbStore {
         })
     }
 
-    pub(in crate::store) async fn list_then<T: Send + 'static>(
+    /// Reads everything that is durable by now; only of the messages before the given one, if there
+    /// is one: then batches that changed none of those need not be published, which would take the
+    /// writer's time.
+    pub(in crate::store) async fn page(
         &self,
-        lister: Lister,
         filter: MessageFilter,
         limit: usize,
         window_now: WindowTime,
-        then: impl FnOnce(MessagePage) -> T + Send + 'static,
-    ) -> Result<T, ListError> {
-        let listed = self.read_in_turn(lister, filter.before, move |shared| {
-            let page = shared.database.read(|transaction| {
-                let rests = Rests::new(&shared.metrics, Instant::now());
-                let page = Page::new(filter.clone(), limit, window_now.clone());
-                read_page(transaction, &shared.damage, &filter, page, &window_now, rests)
-            });
-            page.map(then)
-        });
-        Ok(self.checked(MESSAGES.name(), "a list", listed.await?)?)
-    }
-
-    /// Reads much: only so many do so at one time, and fewer of one lister, so that acceptance has
-    /// the processor. Reads everything that is durable by then; only of the messages before the
-    /// given one, if there is one: then batches that changed none of those need not be published,
-    /// which would take the writer's time.
-    async fn read_in_turn<T: Send + 'static>(
-        &self,
-        lister: Lister,
-        before: Option<MessageId>,
-        read: impl FnOnce(&Shared) -> T + Send + 'static,
-    ) -> Result<T, ListError> {
-        let turn = self.shared.listings.turn(lister).await?;
+    ) -> Result<MessagePage, StoreError> {
+        let before = filter.before;
         if before.is_none_or(|before| self.shared.database.is_any_unpublished_before(before)) {
             self.published().await;
         }
         let shared = Arc::clone(&self.shared);
-        // Whoever asked may go meanwhile; the read does not, so the turn is its own.
-        let reading = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            read(&shared)
+        let reading = blocking(move || {
+            shared.database.read(|transaction| {
+                let rests = Rests::new(&shared.memory.metrics, Instant::now());
+                let page = Page::new(filter.clone(), limit, window_now.clone());
+                read_page(transaction, &shared.memory.damage, &filter, page, &window_now, rests)
+            })
         });
-        Ok(reading.await.expect("a listing does not panic and is not aborted"))
+        self.checked(MESSAGES.name(), "a list", reading.await)
     }
 }
 
@@ -174,7 +155,8 @@ fn newest_first(
     filter: &MessageFilter,
     window_now: &WindowTime,
 ) -> Result<Ids, ReadError> {
-    let (first, end) = bounds(transaction, filter, window_now)?;
+    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
+    let (first, end) = listing::bounds(filter, window_now, lead);
     let Some(OrganisationId(number)) = filter.organisation else {
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
         let all = transaction.open_table(MESSAGES)?;
@@ -188,16 +170,6 @@ fn newest_first(
     let own = transaction.open_table(BY_ORGANISATION)?;
     let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?.rev();
     Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
-}
-
-/// The first id that can match and the one that all are before, if there is such a one.
-fn bounds(
-    transaction: &ReadTransaction,
-    filter: &MessageFilter,
-    window_now: &WindowTime,
-) -> Result<(MessageId, Option<MessageId>), ReadError> {
-    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
-    Ok(listing::bounds(filter, window_now, lead))
 }
 
 #[cfg(test)]

@@ -125,17 +125,17 @@ pub(in crate::store) struct Opener {
     /// Opens the journal, if there is one.
     pub(super) journal: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
     /// The same to be read; it writes nothing.
-    journal_for_reading: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
+    pub(super) journal_for_reading: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
     pub(super) create_journal: Box<dyn Fn() -> io::Result<JournalFile> + Send + Sync>,
     /// Identifies the file at the journal's path; `None` if there is none.
     pub(super) journal_id: Box<dyn Fn() -> Option<FileId> + Send + Sync>,
     /// Gives another data file's journal another name.
-    set_journal_aside: Box<dyn Fn(Epoch) -> io::Result<()> + Send + Sync>,
+    pub(super) set_journal_aside: Box<dyn Fn(Epoch) -> io::Result<()> + Send + Sync>,
 }
 
 type Open = dyn Fn() -> Result<Database, DatabaseError> + Send + Sync;
 
-fn open_with(
+pub(super) fn open_with(
     cache_bytes: usize,
     backend: impl redb::StorageBackend,
 ) -> Result<Database, DatabaseError> {
@@ -195,36 +195,6 @@ impl Opener {
         (self.set_journal_aside)(epoch)?;
         Ok(None)
     }
-
-    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
-    #[cfg(test)]
-    pub(super) fn backend<B: redb::StorageBackend>(
-        cache_bytes: usize,
-        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
-        journal: impl Fn() -> B + Clone + Send + Sync + 'static,
-    ) -> Self {
-        let same = backend.clone();
-        let (new_journal, read_journal) = (journal.clone(), journal.clone());
-        Self {
-            open: Box::new(move || open_with(cache_bytes, backend())),
-            open_for_reading: Box::new(move || open_with(cache_bytes, Overlay::new(same()))),
-            data_file: None,
-            journal: Box::new(move || in_memory(journal())),
-            journal_for_reading: Box::new(move || in_memory(read_journal())),
-            create_journal: Box::new(move || {
-                Ok(JournalFile { storage: Box::new(new_journal()), id: None })
-            }),
-            journal_id: Box::new(|| None),
-            set_journal_aside: Box::new(|_| Ok(())),
-        }
-    }
-}
-
-/// The journal that a test has in memory, if there is one.
-#[cfg(test)]
-fn in_memory(journal: impl redb::StorageBackend) -> io::Result<Option<JournalFile>> {
-    let is_there = journal.len()? > 0;
-    Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
 }
 
 /// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.

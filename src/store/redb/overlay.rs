@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use redb::{BackendError, StorageBackend};
+
+use crate::store::locks::locked;
 
 /// What is kept in memory as one, in bytes: redb's own page.
 const PAGE: usize = 4_096;
@@ -32,10 +34,6 @@ struct Above {
 impl<B: StorageBackend> Overlay<B> {
     pub(super) fn new(below: B) -> Self {
         Self { below, above: Mutex::default() }
-    }
-
-    fn above(&self) -> MutexGuard<'_, Above> {
-        self.above.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn length(&self, above: &Above) -> io::Result<u64> {
@@ -73,11 +71,11 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::o
 
 impl<B: StorageBackend> StorageBackend for Overlay<B> {
     fn len(&self) -> io::Result<u64> {
-        self.length(&self.above())
+        self.length(&locked(&self.above))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let above = self.above();
+        let above = locked(&self.above);
         if offset + out.len() as u64 > self.length(&above)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -88,7 +86,7 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.above().length = Some(len);
+        locked(&self.above).length = Some(len);
         Ok(())
     }
 
@@ -97,7 +95,7 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut above = self.above();
+        let mut above = locked(&self.above);
         for (page, start, range) in parts(offset, data.len()) {
             let mut content = vec![0; PAGE];
             self.read_page(&above, page, 0, &mut content)?;
@@ -113,31 +111,12 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
 
     // A file that is only read can be locked only as one that others may read as well; that keeps
     // writers away, which is what matters.
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.try_lock_shared_range(start, end)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        start: Bound<u64>,
-        end: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.below.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_shared_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.query_lock_range(start, end)
+    hand_on_locks! {
+        try_lock_range => try_lock_shared_range: bool,
+        try_lock_shared_range => try_lock_shared_range: bool,
+        lock_range => lock_shared_range: (),
+        lock_shared_range => lock_shared_range: (),
+        unlock_range => unlock_range: (),
+        query_lock_range => query_lock_range: bool,
     }
 }

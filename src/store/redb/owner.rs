@@ -5,7 +5,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableErro
 use crate::store::StoreOwner;
 use crate::store::record::decode_organisation;
 use crate::store::redb::error::{OpenError, ReadError};
-use crate::store::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, begin_write};
+use crate::store::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, write};
 
 /// Refuses a file of another owner, as far as it shows without its journal. Changes nothing.
 pub(super) fn refuse_others(
@@ -36,9 +36,10 @@ pub(super) fn require(database: &Database, owner: Option<StoreOwner>) -> Result<
 
 /// Marks a file as one of `dev`.
 pub(super) fn mark(database: &Database) -> Result<(), ReadError> {
-    let transaction = begin_write(database)?;
-    transaction.open_table(META)?.insert(MADE_BY_DEV, 1)?;
-    Ok(transaction.commit()?)
+    write(database, |transaction| {
+        transaction.open_table(META)?.insert(MADE_BY_DEV, 1)?;
+        Ok(())
+    })
 }
 
 const DEV: &str = StoreOwner::ORGANISATION_OF_DEV;

@@ -6,14 +6,15 @@ use std::ops;
 use redb::ReadableTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::store::locks::write_lock;
 use crate::store::purge::{PurgeStep, ids};
 use crate::store::record::{EventKey, organisation_of};
 use crate::store::redb::batch::Batch;
 use crate::store::redb::changes;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::feed::{self, PurgedFeed};
+use crate::store::redb::feed::PurgedFeed;
 use crate::store::redb::tables::{IdKey, Row};
-use crate::store::redb::{RedbStore, quarantine, sent, timed_rows, write_lock};
+use crate::store::redb::{RedbStore, sent, timed_rows};
 use crate::store::rows::Table;
 use crate::store::{Purged, StoreError};
 
@@ -34,7 +35,8 @@ fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedF
         if purged.messages < limit {
             purge_orphans(batch, &run, limit)?;
         }
-        quarantine::purge_quarantined(&mut batch.tables, &run)?;
+        let ids = *run.start.as_bytes()..*run.end.as_bytes();
+        remove_all(batch.tables.damaged_messages.open()?, ids)?;
     }
     timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
     timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
@@ -85,9 +87,8 @@ fn purge_messages(
     let end = [last.as_bytes().as_slice(), &[u8::MAX; EventKey::BYTES]].concat();
     let run = first.as_slice()..=end.as_slice();
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
-    let run = (*first, 0)..=(*last.as_bytes(), u32::MAX);
-    batch.tables.timeline.open()?.retain_in(run, |_, _| false)?;
-    feed::purge_overturned(&mut batch.tables, ids.start, last)?;
+    remove_all(batch.tables.timeline.open()?, (*first, 0)..=(*last.as_bytes(), u32::MAX))?;
+    remove_all(batch.tables.overturned.open()?, *first..=*last.as_bytes())?;
     Ok(messages.count)
 }
 
@@ -119,6 +120,17 @@ fn purge_orphans(
     }
     for key in orphans {
         batch.tables.by_organisation.open()?.remove(key)?;
+    }
+    Ok(())
+}
+
+/// Removes the rows of messages from a table that is mostly empty.
+fn remove_all<'a, K: redb::Key + 'static, V: redb::Value>(
+    table: &mut changes::Table<'_, K, V>,
+    run: impl ops::RangeBounds<K::SelfType<'a>> + 'a,
+) -> Result<(), ReadError> {
+    if table.first()?.is_some() {
+        table.retain_in(run, |_, _| false)?;
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! Quarantine: records that a start found pending and could not read.
 
-use std::ops::Range;
-
 use redb::{ReadTransaction, ReadableTable, TableHandle};
 
 use crate::domain::id::MessageId;
@@ -46,18 +44,6 @@ pub(super) fn note_quarantined(
                 reason,
             },
         ));
-    }
-    Ok(())
-}
-
-/// Removes records with these ids from quarantine.
-pub(super) fn purge_quarantined(
-    tables: &mut Tables<'_>,
-    ids: &Range<MessageId>,
-) -> Result<(), ReadError> {
-    let table = tables.damaged_messages.open()?;
-    if table.first()?.is_some() {
-        table.retain_in(*ids.start.as_bytes()..*ids.end.as_bytes(), |_, _| false)?;
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::redb::changes::row_changes;
 use crate::store::redb::tables::{IdKey, Visibility, visibility};
-use crate::store::redb::{read_lock, write_lock};
 
 /// Rows of the batches since the last publication, by their table's number and their key.
 #[derive(Debug, Default)]
@@ -59,7 +59,6 @@ impl RecentRows {
         readable
     }
 
-    /// Returns true if a batch was written since the last publication.
     pub(super) fn is_unpublished(&self) -> bool {
         self.is_unpublished.load(Ordering::Acquire)
     }

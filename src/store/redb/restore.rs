@@ -21,18 +21,14 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// What a backup holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Contents {
-    /// Message records.
     pub messages: u64,
     /// When the newest of them was accepted.
     pub newest: Option<Timestamp>,
-    /// Organisations.
     pub organisations: usize,
-    /// API keys.
     pub api_keys: usize,
-    /// Sender domains.
     pub domains: usize,
-    /// Suppressed addresses.
     pub suppressions: u64,
     /// Rows that cannot be read: messages, organisations, keys and domains beyond those above.
     pub damaged: usize,
@@ -49,43 +45,18 @@ pub struct Restored {
 
 /// Why a backup is not in place. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum RestoreError {
-    /// The backup cannot be read.
     #[error("the backup {} cannot be read: {source}", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The backup is no good.
+    Read { path: PathBuf, source: std::io::Error },
     #[error("the backup {} cannot be used: {source}", path.display())]
-    Unusable {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// There is a data file.
+    Unusable { path: PathBuf, source: OpenError },
     #[error("there is a data file {}", path.display())]
-    Exists {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A service runs on the data file.
+    Exists { path: PathBuf },
     #[error("a service runs on the data file {}", path.display())]
-    InUse {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The data directory does not take it.
+    InUse { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The data file's path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// What to do with a copy of a data file that was not closed, without its journal.

@@ -12,7 +12,6 @@ use crate::store::redb::tables::{
 };
 use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 
-/// Type of keys in the file.
 trait KeyForm: redb::Key + Sync + 'static {
     /// Reads a key. What a shorter one lacks is the least.
     fn read(key: &Key) -> Self::SelfType<'_>;
@@ -46,7 +45,6 @@ key_forms! {
     Row: |key| key.bytes();
 }
 
-/// Type of rows in the file.
 trait RowForm: redb::Value + Sync + 'static {
     fn read(row: &[u8]) -> Self::SelfType<'_>;
     fn write(row: &Self::SelfType<'_>) -> Vec<u8>;
@@ -185,7 +183,6 @@ fn bounds<K: KeyForm>(range: &KeyRange) -> Bounds<'_, K> {
     (from, end)
 }
 
-/// Returns the definition of a table.
 pub(super) fn published(table: Table) -> &'static dyn PublishedTable {
     match table {
         Table::Organisations => &ORGANISATIONS,
@@ -208,7 +205,6 @@ pub(super) fn published(table: Table) -> &'static dyn PublishedTable {
 }
 
 impl Tables<'_> {
-    /// Returns a table of the transaction.
     pub(super) fn of(&mut self, table: Table) -> &mut dyn RowTable {
         match table {
             Table::Organisations => &mut self.organisations,

@@ -12,14 +12,12 @@ use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::damage::Damage;
 use crate::store::directory::{KeyUses, OrganisationIndex};
+use crate::store::listing::blocking;
 use crate::store::record::ReportedChange;
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::row_tables::{PublishedTable, published};
-use crate::store::redb::tables::{
-    CLOCK, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES, LOST_MESSAGES_AT, META,
-    TIME_KEY, Tables,
-};
+use crate::store::redb::tables::{CLOCK, META, TIME_KEY, Tables};
 use crate::store::redb::{RedbStore, sent, timed_rows};
 use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::store::{Change, ROW_WEIGHT, StoreError};
@@ -104,7 +102,7 @@ impl RedbStore {
             let meta = transaction.open_table(META)?;
             let mut values = [0; N];
             for (value, counter) in values.iter_mut().zip(counters) {
-                *value = meta.get(name(counter))?.map_or(0, |row| row.value());
+                *value = meta.get(counter.as_str())?.map_or(0, |row| row.value());
             }
             Ok(values)
         })
@@ -150,7 +148,7 @@ impl RedbStore {
         table: Table,
         read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        self.read(table.name(), "rows", |transaction| Ok(read(published(table), transaction)?))
+        self.read(table.as_str(), "rows", |transaction| Ok(read(published(table), transaction)?))
     }
 
     /// Reads on a thread where that may take long.
@@ -162,8 +160,7 @@ impl RedbStore {
         + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
-        let read = tokio::task::spawn_blocking(move || store.read_table(table, read)).await;
-        read.expect("a read does not panic and is not aborted")
+        blocking(move || store.read_table(table, read)).await
     }
 }
 
@@ -181,37 +178,23 @@ const fn takes_long(table: Table) -> bool {
     )
 }
 
-/// Key of a number among the single values of the file.
-const fn name(counter: Counter) -> &'static str {
-    match counter {
-        Counter::LastOrganisation => LAST_ORGANISATION,
-        Counter::LastKey => LAST_KEY,
-        Counter::LastWebhook => LAST_WEBHOOK,
-        Counter::LostMessages => LOST_MESSAGES,
-        Counter::LostMessagesAt => LOST_MESSAGES_AT,
-    }
-}
-
 impl Tables<'_> {
-    /// Returns a number; 0 if it was never set.
     pub(super) fn counter(&mut self, counter: Counter) -> Result<u64, redb::Error> {
-        let row = self.meta.open()?.get(name(counter))?;
+        let row = self.meta.open()?.get(counter.as_str())?;
         Ok(row.map_or(0, |row| row.value()))
     }
 
-    /// Removes the use of a key.
     fn remove_use(&mut self, api_key: u32) -> Result<(), redb::Error> {
         self.key_use.open()?.remove(api_key)?;
         Ok(())
     }
 
-    /// Sets a number.
     pub(super) fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), redb::Error> {
         let meta = self.meta.open()?;
         if value == 0 {
-            meta.remove(name(counter))?;
+            meta.remove(counter.as_str())?;
         } else {
-            meta.insert(name(counter), value)?;
+            meta.insert(counter.as_str(), value)?;
         }
         Ok(())
     }
@@ -275,20 +258,10 @@ impl Rows for Batch<'_> {
         };
         if table == Table::Suppressions {
             // Before the commit: none that is stored is ever missing there.
-            self.shared.suppressed.insert([(key.number(0), key.text(4))]);
+            self.shared.memory.suppressed.insert([(key.number(0), key.text(4))]);
             self.suppressed = Change::Made;
         }
         self.or_stop(put)
-    }
-
-    fn put_of(
-        &mut self,
-        _: OrganisationId,
-        table: Table,
-        key: &Key,
-        row: &[u8],
-    ) -> Result<(), Stop> {
-        self.put(table, key, row)
     }
 
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
@@ -365,7 +338,7 @@ impl Rows for Batch<'_> {
     }
 
     fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
-        self.shared.restarts.untold(id)
+        self.shared.memory.restarts.untold(id)
     }
 
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
@@ -373,10 +346,10 @@ impl Rows for Batch<'_> {
     }
 
     fn directory(&self) -> Arc<OrganisationIndex> {
-        self.shared.directory.load_full()
+        self.shared.memory.directory.load_full()
     }
 
     fn damage(&self) -> &Damage {
-        &self.shared.damage
+        &self.shared.memory.damage
     }
 }

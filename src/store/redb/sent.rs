@@ -82,7 +82,7 @@ pub(super) fn purge_orphans(
     tables: &mut Tables<'_>,
     sent_in: &Range<Timestamp>,
     limit: usize,
-) -> Result<usize, ReadError> {
+) -> Result<(), ReadError> {
     let mut orphans = Vec::new();
     let range = (sent_in.start.unix_millis(), [0; 16])..(sent_in.end.unix_millis(), [0; 16]);
     for row in tables.sent.open()?.range(range)?.take(limit) {
@@ -91,8 +91,8 @@ pub(super) fn purge_orphans(
             orphans.push(key);
         }
     }
-    for key in &orphans {
-        tables.sent.open()?.remove(*key)?;
+    for key in orphans {
+        tables.sent.open()?.remove(key)?;
     }
-    Ok(orphans.len())
+    Ok(())
 }

@@ -124,20 +124,20 @@ impl Start {
 /// Reads what is kept in memory. A row that cannot be read stops nothing: it is noted and left out.
 /// Before this is done, nobody may ask the store anything.
 pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenError> {
-    let damage = &shared.damage;
+    let damage = &shared.memory.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
-    shared.directory.replace_uses(shared.database.read(directory::key_uses)?);
-    shared
-        .database
-        .read(|transaction| directory::load_suppressed(transaction, &shared.suppressed, damage))?;
+    shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
+    shared.database.read(|transaction| {
+        directory::load_suppressed(transaction, &shared.memory.suppressed, damage)
+    })?;
     let now = shared.start.now;
     let index =
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();
     *write_lock(&shared.idempotency) = index;
     let Settled { bodies_lost, kept } = settled;
-    shared.restarts.note(now, kept.clone());
+    shared.memory.restarts.note(now, kept.clone());
     Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
 }
 
@@ -149,7 +149,7 @@ pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
     let set_right = |database: &Database, laid| {
         shared.start.set_right(database, &shared.feed, laid, none).map(drop)
     };
-    shared.database.start_writing(&shared.damage, set_right)
+    shared.database.start_writing(&shared.memory.damage, set_right)
 }
 
 /// The next pending messages, in the order of their ids.

@@ -25,19 +25,9 @@ pub const FORMAT_VERSION: u64 = 5;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
-/// The key of [`META`] that holds the last number given to an organisation.
-pub(super) const LAST_ORGANISATION: &str = "last_organisation";
-/// The key of [`META`] that holds the last number given to an API key.
-pub(super) const LAST_KEY: &str = "last_key";
-/// The key of [`META`] that holds the last number given to an endpoint of webhooks.
-pub(super) const LAST_WEBHOOK: &str = "last_webhook";
 /// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
 /// its acceptance: more than none only after the clock was set back.
 pub(super) const ID_LEAD: &str = "id_lead";
-/// The key of [`META`] that holds how many messages lost their body and are still to be seen.
-pub(super) const LOST_MESSAGES: &str = "lost_messages";
-/// The key of [`META`] that holds when the last of them was found, in milliseconds.
-pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
 /// The key of [`META`] that holds the number by which the feed's cursors are told from those of
 /// other files.
 pub(super) const FEED_ID: &str = "feed_id";

@@ -1,13 +1,16 @@
 //! Tests of what the default engine alone has: its file, its journal and its writer.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::redb::open::Opener;
+use crate::store::redb::journal::JournalFile;
+use crate::store::redb::open::{Opener, open_with};
+use crate::store::redb::overlay::Overlay;
 use crate::store::redb::tables::{BY_ORGANISATION, FEED, OVERTURNED, SENT};
 use crate::store::redb::{Pending, RedbStore};
 use crate::store::{Engine, OpenError, Recovery, Store};
@@ -46,11 +49,40 @@ impl RedbStore {
     }
 }
 
+impl Opener {
+    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
+    pub(super) fn backend<B: redb::StorageBackend>(
+        cache_bytes: usize,
+        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
+        journal: impl Fn() -> B + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let same = backend.clone();
+        let (new_journal, read_journal) = (journal.clone(), journal.clone());
+        Self {
+            open: Box::new(move || open_with(cache_bytes, backend())),
+            open_for_reading: Box::new(move || open_with(cache_bytes, Overlay::new(same()))),
+            data_file: None,
+            journal: Box::new(move || in_memory(journal())),
+            journal_for_reading: Box::new(move || in_memory(read_journal())),
+            create_journal: Box::new(move || {
+                Ok(JournalFile { storage: Box::new(new_journal()), id: None })
+            }),
+            journal_id: Box::new(|| None),
+            set_journal_aside: Box::new(|_| Ok(())),
+        }
+    }
+}
+
+/// The journal that a test has in memory, if there is one.
+fn in_memory(journal: impl redb::StorageBackend) -> io::Result<Option<JournalFile>> {
+    let is_there = journal.len()? > 0;
+    Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
+}
+
 impl Store {
     /// Opens the store with this engine over what the opener opens.
     fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
-        let (redb, recovery) = RedbStore::start(opener, Pending::Settle, now)?;
-        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+        Self::on_redb_with(opener, BTreeSet::new(), now)
     }
 
     /// As [`Store::on_redb`], with the bodies of these messages.

@@ -36,7 +36,7 @@ fn timed<'a, 'txn>(
     match table {
         Table::UnmatchedEvents => tables.unmatched.open(),
         Table::DeadLetters => tables.dead_letters.open(),
-        other => unreachable!("the rows of {} are not kept for a while", other.name()),
+        other => unreachable!("the rows of {} are not kept for a while", other.as_str()),
     }
 }
 

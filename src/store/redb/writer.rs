@@ -62,9 +62,8 @@ impl Writer {
 
     /// Ends once everything that was queued before is durable or refused.
     pub(super) async fn barrier(&self) -> Result<(), StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Barrier(reply))).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        // It may not run: nothing is written for it.
+        self.run_as(Kind::Barrier, 0, Some(Ok(())), |_: &mut Batch<'_>| Ok(())).await
     }
 
     /// Has something written, so that a file whose handle fails is opened again.
@@ -86,14 +85,15 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
     {
-        self.run_as(Kind::Write, weight, work).await
+        self.run_as(Kind::Write, weight, None, work).await
     }
 
-    /// As [`Writer::run`], for an operation of another kind.
+    /// As [`Writer::run`], for an operation of another kind. `done` is its result if it does not run.
     pub(super) async fn run_as<T, F>(
         &self,
         kind: Kind,
         weight: usize,
+        done: Option<Result<T, StoreError>>,
         work: F,
     ) -> Result<T, StoreError>
     where
@@ -101,7 +101,7 @@ impl Writer {
         F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Work { run: Some(work), done: None, kind, weight, reply })).await?;
+        self.submit(Box::new(Work { run: Some(work), done, kind, weight, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 }
@@ -117,27 +117,6 @@ impl Drop for WriterThread {
         {
             tracing::error!("the writer's thread panicked");
         }
-    }
-}
-
-struct Barrier(oneshot::Sender<Result<(), StoreError>>);
-
-impl Operation for Barrier {
-    fn run(&mut self, _: &mut Batch<'_>) -> Result<(), redb::Error> {
-        Ok(())
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        // Whoever asked may be gone.
-        let _ = self.0.send(outcome);
-    }
-
-    fn weight(&self) -> usize {
-        0
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Barrier
     }
 }
 

@@ -36,14 +36,14 @@ async fn is_stored(database: &Database, address: &str) -> bool {
 }
 
 /// Message as a client posts it at an instant, with what the node knows of its sender now.
-async fn message<F: FnOnce() + Send + 'static>(
+async fn message(
     node: &Store,
     organisation: OrganisationId,
     id: MessageId,
     key: Option<&str>,
     now: Timestamp,
-    on_new: F,
-) -> NewMessage<F> {
+    on_new: impl FnOnce() + Send + 'static,
+) -> NewMessage {
     let draft = Draft {
         from: Some("ann@example.com"),
         to: Some(vec!["bob@example.org"]),

@@ -21,7 +21,6 @@ const MARKS_AT: [usize; 2] = [1024, 2048];
 /// Bytes of a mark: epoch, record, checksum.
 const MARK_BYTES: usize = 8 + 8 + CHECKSUM_BYTES;
 
-/// Content of the first block.
 #[derive(Debug)]
 pub(super) struct Head {
     layout: Layout,
@@ -32,7 +31,6 @@ pub(super) struct Head {
     kept: usize,
 }
 
-/// Layout of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// Of a version that wrote no marks, so none can be required.
@@ -51,7 +49,6 @@ impl Head {
         }
     }
 
-    /// Returns the epochs whose journal it is, the current one first.
     pub(super) fn owners(&self) -> [Epoch; 2] {
         self.owners
     }
@@ -123,7 +120,6 @@ impl Head {
         }
     }
 
-    /// Writes it into a block of zeros.
     pub(super) fn encode(&self, block: &mut [u8]) {
         block[..16].copy_from_slice(match self.layout {
             Layout::Unmarked => UNMARKED_MAGIC,

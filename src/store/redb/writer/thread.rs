@@ -15,13 +15,16 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
+use crate::store::locks::write_lock;
+use crate::store::organisations::read_index;
 use crate::store::redb::batch::{Batch, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
-use crate::store::redb::{OpenError, Shared, directory, startup_recovery, write_lock};
+use crate::store::redb::{OpenError, Shared, startup_recovery};
+use crate::store::rows::KeyRange;
 use crate::store::{Change, StoreError};
 
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
@@ -57,7 +60,6 @@ struct Effects {
     suppressed: Change,
 }
 
-/// What the thread works with.
 pub(super) struct Thread {
     shared: Arc<Shared>,
     operations: mpsc::Receiver<Box<dyn Operation>>,
@@ -69,7 +71,6 @@ pub(super) struct Thread {
     early_checkpoint_at: Instant,
 }
 
-/// What the thread does next.
 enum Step {
     Commit(Vec<Box<dyn Operation>>),
     Checkpoint,
@@ -85,12 +86,8 @@ impl Thread {
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
         if !self.shared.database.is_started() {
-            self.shared.metrics.commit_failed();
-            let nothing = FailedBatch {
-                operations: Vec::new(),
-                written: Written::Not,
-                started: Instant::now(),
-            };
+            self.shared.memory.metrics.commit_failed();
+            let nothing = FailedBatch::without_operations(Instant::now());
             if reopen(&self.shared, &mut self.operations, nothing) == Ended::Yes {
                 return self.shared.database.close();
             }
@@ -167,7 +164,7 @@ impl Thread {
         let started = Instant::now();
         self.or_refuse("a checkpoint", || self.shared.database.checkpoint())?;
         let took = started.elapsed();
-        self.shared.metrics.checkpointed(took);
+        self.shared.memory.metrics.checkpointed(took);
         self.early_checkpoint_at = Instant::now() + took * QUICK_CHECKPOINT_DIVISOR;
         (self.since_checkpoint, self.checkpoint_at) = (0, None);
         Ok(())
@@ -189,14 +186,13 @@ impl Thread {
             Err(_) => tracing::error!("{what} panicked; writes are refused for now"),
         }
         self.begin_refusing();
-        let operations = Vec::new();
-        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
+        Err(Box::new(FailedBatch::without_operations(started)))
     }
 
     fn begin_refusing(&self) {
-        self.shared.metrics.commit_failed();
+        self.shared.memory.metrics.commit_failed();
         self.shared.refusing.store(true, Ordering::Release);
-        self.shared.health_changed.notify_waiters();
+        self.shared.memory.health_changed.notify_waiters();
     }
 
     fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<FailedBatch>> {
@@ -213,9 +209,7 @@ impl Thread {
         }));
         match ran {
             Ok(Ok(())) => {
-                let writes =
-                    operations.iter().filter(|operation| operation.kind() != Kind::Barrier);
-                self.since_checkpoint += writes.count();
+                self.since_checkpoint += write_count(&operations);
                 if self.shared.database.journal_bytes() > 0 {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
@@ -270,12 +264,9 @@ impl Thread {
             }
             // Read before the commit: nothing after it may fail.
             let organisations = match batch.organisations {
-                Change::Made => Some(directory::read(
-                    &**batch.tables.organisations.open()?,
-                    &**batch.tables.api_keys.open()?,
-                    &**batch.tables.domains.open()?,
-                    &**batch.tables.webhooks.open()?,
-                )?),
+                Change::Made => Some(read_index(|table| {
+                    batch.tables.of(table).range(&KeyRange::all(), usize::MAX)
+                })?),
                 Change::None => None,
             };
             let Batch { claimed, increments, fed, suppressed, .. } = batch;
@@ -297,11 +288,11 @@ fn accept(
     started: Instant,
 ) {
     if let Written::Durably(effects) = written {
-        shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
+        shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(shared, effects.claimed);
         shared.feed.grow(effects.fed);
         if effects.suppressed == Change::Made {
-            shared.suppressed.grew();
+            shared.memory.suppressed.grew();
         }
         if let Some(organisations) = effects.organisations {
             shared.set_organisations(organisations);
@@ -310,7 +301,6 @@ fn accept(
     settle(operations, Ok(()));
 }
 
-/// Wakes a thread that waits.
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {
@@ -349,6 +339,12 @@ struct FailedBatch {
     started: Instant,
 }
 
+impl FailedBatch {
+    fn without_operations(started: Instant) -> Self {
+        Self { operations: Vec::new(), written: Written::Not, started }
+    }
+}
+
 /// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
 /// soon as it is known whether it is on disk.
 fn reopen(
@@ -365,9 +361,9 @@ fn reopen(
                 Written::Durably(_) => accept(shared, waiting, written, started),
                 Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
             }
-            shared.suppressed.grew();
+            shared.memory.suppressed.grew();
             shared.refusing.store(false, Ordering::Release);
-            shared.health_changed.notify_waiters();
+            shared.memory.health_changed.notify_waiters();
             return Ended::No;
         }
         let attempt = Instant::now();
@@ -411,9 +407,9 @@ fn reopen(
     }
     settle(waiting, Err(StoreError::Unavailable));
     // The batch may have suppressed an address and been durable all the same.
-    shared.suppressed.grew();
+    shared.memory.suppressed.grew();
     shared.refusing.store(false, Ordering::Release);
-    shared.health_changed.notify_waiters();
+    shared.memory.health_changed.notify_waiters();
     tracing::info!("the store takes writes again");
     Ended::No
 }

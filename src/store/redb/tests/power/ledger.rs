@@ -109,7 +109,7 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<(), String> {
         let status =
-            store.redb().shared.directory.load().sender_status(organisation, "example.com");
+            store.redb().shared.memory.directory.load().sender_status(organisation, "example.com");
         if status != SenderStatus::Verified {
             return Err("the organisation or its domain is lost".to_owned());
         }
