@@ -57,7 +57,8 @@ async fn a_bounce_leaves_an_operators_suppression_of_that_moment_as_it_is() {
         until("the wait", async || watching.query(WAITING, &[]).await.unwrap().len() == count)
             .await;
     };
-    holder.batch("BEGIN; UPDATE feed_counter SET last = last").await.unwrap();
+    // A row that is changed would be waited for in no order.
+    holder.batch("BEGIN; SELECT FROM feed_counter FOR UPDATE").await.unwrap();
     let (operator, suppressed) = (other.clone(), manual.clone());
     let by_operator =
         tokio::spawn(async move { operator.suppress(Some(organisation), suppressed).await });
