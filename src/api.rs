@@ -427,7 +427,8 @@ impl Inner {
         let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
         // Before its steps: one that is settled in between shows nothing twice.
         let message = self.message_of(organisation, id).await?;
-        let (steps, events) = (self.store.steps(id).await?, self.store.events(id).await?);
+        let steps = self.store.steps(id, self.clock.window_time()).await?;
+        let events = self.store.events(id).await?;
         let entries = timeline(&message, steps, events, self.store.restarted_at(id));
         self.counted(organisation, wire::timeline(entries))
     }

@@ -247,7 +247,7 @@ impl From<&Event> for EventView {
 
 impl From<Step> for TimelineEntryView {
     fn from(step: Step) -> Self {
-        let Step { at, kind, attempt, failure, next_attempt_at } = step;
+        let Step { at, kind, attempt, attempts: _, failure, next_attempt_at } = step;
         let (mut code, mut provider_code, mut message) = (None, None, None);
         if let Some(failure) = failure {
             code = Some(failure.code.as_str().to_owned());

@@ -137,7 +137,8 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
              from acceptance"
         ))
     })?;
-    let (steps, events) = (admin.store.steps(id).await?, admin.store.events(id).await?);
+    let steps = admin.store.steps(id, admin.clock.window_time()).await?;
+    let events = admin.store.events(id).await?;
     let shown: Vec<EventView> = events.iter().map(EventView::from).collect();
     let timelines = timelines(&message.recipients, &events);
     let entries = timeline(&message, steps, events, admin.store.restarted_at(id));

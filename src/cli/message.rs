@@ -164,7 +164,7 @@ fn told(entry: &TimelineEntryView) -> String {
         return event.recipients.join(", ");
     }
     if let Some(count) = entry.count {
-        return format!("{count} attempts that are not kept");
+        return format!("attempts that are not kept: {count}");
     }
     let (Some(code), Some(message)) = (entry.code.clone(), entry.message.clone()) else {
         return String::new();

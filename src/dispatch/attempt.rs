@@ -282,7 +282,7 @@ impl<P: Provider> Dispatcher<P> {
         let due = retry_due(&settings, &claim, &problem);
         // Messages of a paused domain wait for its end.
         let next_attempt_at = (problem.kind != ProblemKind::DomainFault)
-            .then(|| self.clock.now().plus(due.saturating_duration_since(Instant::now())));
+            .then(|| self.clock.record_time().plus(due.saturating_duration_since(Instant::now())));
         let transition = Transition::RetryLater { failure, acceptance, next_attempt_at };
         let cancelled = match self.record(claim.id(), attempts, transition).await {
             // Its domain is paused. It goes first when that ends.

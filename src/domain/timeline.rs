@@ -30,7 +30,7 @@ worded! {
 
 impl StepKind {
     /// Returns true if nothing but events and a proof of acceptance follows.
-    const fn is_end(self) -> bool {
+    pub const fn is_end(self) -> bool {
         match self {
             Self::AttemptFailed | Self::Restarted => false,
             Self::Failed | Self::Suppressed | Self::Cancelled => true,
@@ -47,6 +47,8 @@ pub struct Step {
     pub kind: StepKind,
     /// Number of the attempt, from 1 on, if it was one.
     pub attempt: Option<u32>,
+    /// Attempts until then, this one included.
+    pub attempts: u32,
     /// Why, unless it is a restart.
     pub failure: Option<Failure>,
     /// When the next attempt was to follow, at the earliest.
@@ -65,13 +67,14 @@ impl Step {
             }
             State::Failed { failure, .. } => (StepKind::Failed, failure),
         };
-        Some(Self { at, kind, attempt, failure: Some(failure.clone()), next_attempt_at: None })
+        let (attempts, failure) = (message.attempts, Some(failure.clone()));
+        Some(Self { at, kind, attempt, attempts, failure, next_attempt_at: None })
     }
 
     /// Returns a restart.
     pub const fn restart(at: Timestamp) -> Self {
         let kind = StepKind::Restarted;
-        Self { at, kind, attempt: None, failure: None, next_attempt_at: None }
+        Self { at, kind, attempt: None, attempts: 0, failure: None, next_attempt_at: None }
     }
 }
 
@@ -117,6 +120,8 @@ pub fn timeline(
     restarted_at: Option<Timestamp>,
 ) -> Vec<Entry> {
     let mut entries = vec![Entry::Accepted(message.created_at)];
+    let is_told = |at| steps.iter().any(|step| step.kind == StepKind::Restarted && step.at >= at);
+    let restarted_at = restarted_at.filter(|at| !is_told(*at));
     let has_end = steps.last().is_some_and(|step| step.kind.is_end());
     let mut told = 0;
     let mut omit = |entries: &mut Vec<Entry>, next: u32| {
@@ -127,7 +132,7 @@ pub fn timeline(
     for step in steps {
         match step.attempt {
             Some(attempt) => omit(&mut entries, attempt),
-            None if step.kind.is_end() => omit(&mut entries, message.attempts + 1),
+            None if step.kind.is_end() => omit(&mut entries, step.attempts + 1),
             None => {}
         }
         entries.push(Entry::Step(step));
@@ -200,6 +205,7 @@ mod tests {
             at: at(100 + u64::from(attempt)),
             kind: StepKind::AttemptFailed,
             attempt: Some(attempt),
+            attempts: attempt,
             failure: Some(failure(FailureCode::ProviderThrottled)),
             next_attempt_at: None,
         }
@@ -246,6 +252,18 @@ mod tests {
             acceptance: Acceptance::Excluded,
         };
         assert_eq!(shown(&message(2, failed), &[]), "accepted omitted:2 failed?");
+    }
+
+    #[test]
+    fn a_proof_after_the_end_leaves_out_no_attempt_and_a_restart_is_told_once() {
+        let failure = failure(FailureCode::BodyLostOnRestart);
+        let lost = State::Failed { failure, acceptance: Acceptance::Possible };
+        let end = Step::end(&message(0, lost), None, at(102)).unwrap();
+        let shown = words(&timeline(&sent(1), vec![end], Vec::new(), None));
+        assert_eq!(shown, "accepted sent:1 failed");
+        let restart = Step::restart(at(100));
+        let shown = words(&timeline(&sent(1), vec![restart], Vec::new(), Some(at(100))));
+        assert_eq!(shown, "accepted restarted sent:1");
     }
 
     #[test]

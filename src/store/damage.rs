@@ -76,7 +76,7 @@ impl Damage {
         let (records, keys) = (texts(records), texts(keys));
         let is_in = |runs: &[Range<String>], id: &String| runs.iter().any(|run| run.contains(id));
         rows.retain(|row| match row.table.as_str() {
-            "messages" | "events" => !is_in(&records, &row.id),
+            "messages" | "events" | "timeline" => !is_in(&records, &row.id),
             "idempotency" => !is_in(&keys, &row.id),
             _ => true,
         });

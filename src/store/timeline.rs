@@ -4,6 +4,7 @@
 //! that failed has twice its own number, a restart the one before the attempt that followed it, and
 //! an end the last.
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, State};
 use crate::domain::time::Timestamp;
@@ -35,10 +36,7 @@ pub(super) fn add(
 ) -> Result<(), Stop> {
     let (id, attempts) = (message.id, message.attempts);
     let attempt = (attempts > attempts_before).then_some(attempts);
-    if let Some(at) = rows.restarted_at(id) {
-        let followed_by = attempt.unwrap_or(attempts + 1);
-        put(rows, id, of_restart_before(followed_by), &Step::restart(at))?;
-    }
+    add_restart(rows, id, attempt.unwrap_or(attempts + 1))?;
     if let Some((key, row)) = end(message, attempts_before, now) {
         return rows.put(Table::Timeline, &key, &row);
     }
@@ -46,7 +44,7 @@ pub(super) fn add(
         return Ok(());
     };
     let (kind, failure) = (StepKind::AttemptFailed, last_failure.clone());
-    let step = Step { at: now, kind, attempt: Some(attempt), failure, next_attempt_at };
+    let step = Step { at: now, kind, attempt: Some(attempt), attempts, failure, next_attempt_at };
     put(rows, id, of_attempt(attempt), &step)?;
     if let Some(old) = attempt.checked_sub(LAST_ATTEMPTS).filter(|old| *old > FIRST_ATTEMPTS) {
         for number in [of_restart_before(old), of_attempt(old)] {
@@ -54,6 +52,18 @@ pub(super) fn add(
         }
     }
     Ok(())
+}
+
+/// Adds that this process took the message up before it made an attempt, unless that is told.
+pub(super) fn add_restart(
+    rows: &mut dyn Rows,
+    id: MessageId,
+    followed_by: u32,
+) -> Result<(), Stop> {
+    match rows.restarted_at(id) {
+        Some(at) => put(rows, id, of_restart_before(followed_by.max(1)), &Step::restart(at)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the row of the end that a message has come to, unless that is its acceptance by the
@@ -70,10 +80,24 @@ fn put(rows: &mut dyn Rows, id: MessageId, number: u32, step: &Step) -> Result<(
 
 impl Store {
     /// Steps of a message's timeline, in their order. Rows that cannot be read are left out.
-    pub async fn steps(&self, id: MessageId) -> Result<Vec<Step>, StoreError> {
+    pub async fn steps(
+        &self,
+        id: MessageId,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Vec<Step>, StoreError> {
+        let window_now = window_now.into();
         let rows = self.rows(Table::Timeline, KeyRange::of(id), usize::MAX).await?;
-        let read = rows.iter().map(|(_, row)| decode_step(row).in_table(Table::Timeline, id));
-        Ok(read.filter_map(|step| self.damage().left_out(step)).collect())
+        let read = rows.iter().filter_map(|(key, row)| {
+            let step = decode_step(row).in_table(Table::Timeline, id);
+            Some((key.number(size_of::<MessageId>()), self.damage().left_out(step)?))
+        });
+        let corrected = read.map(|(number, step)| Step {
+            at: window_now.corrected(step.at),
+            next_attempt_at: step.next_attempt_at.map(|at| window_now.corrected(at)),
+            attempts: number / 2 - u32::from(step.kind.is_end()),
+            ..step
+        });
+        Ok(corrected.collect())
     }
 
     /// When this process went on with a message that waited when the one before it ended, if its

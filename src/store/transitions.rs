@@ -74,6 +74,9 @@ pub(super) fn record(
         }
         timeline::add(rows, &message, attempts_before, next_attempt_at, now)?;
         settle(rows, &mut message, now)?;
+    } else {
+        // An event has proved it, maybe by another node, which does not know of restarts here.
+        timeline::add_restart(rows, id, message.attempts)?;
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
         write(rows, &message)?;
@@ -124,6 +127,8 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
         }
         timeline::add(rows, &message, before.attempts, None, now)?;
         settle(rows, &mut message, now)?;
+    } else if matches!(message.state, State::Sent { .. }) {
+        timeline::add_restart(rows, id, message.attempts)?;
     }
     if let Some(event) = &report.event {
         observe(rows, &mut message, event, now)?;

@@ -76,7 +76,7 @@ function entries(message) {
       const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);
       return entry(at, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail.join("\n"));
     }
-    if (count) return entry(null, `${count} attempts`, "plain", "not kept");
+    if (count) return entry(null, what, "plain", `attempts that are not kept: ${count}`);
     const word = what === "attempt_failed" ? `attempt ${attempt} failed` : what;
     const tone = OUTCOMES[what] ?? "plain";
     if (!step.code) return entry(at, word, tone, STEPS[what]);

@@ -37,7 +37,7 @@ fn sent() -> Transition {
 
 /// Words for the steps, with the numbers of attempts.
 async fn words(store: &Store, id: MessageId) -> String {
-    let steps = store.steps(id).await.unwrap();
+    let steps = store.steps(id, START).await.unwrap();
     let word = |step: &Step| match step.attempt {
         Some(attempt) => format!("{}:{attempt}", step.kind.as_str()),
         None => step.kind.as_str().to_owned(),
@@ -56,10 +56,11 @@ async fn failed_attempts_and_ends_are_kept_as_they_happened() {
         at,
         kind: StepKind::AttemptFailed,
         attempt: Some(1),
+        attempts: 1,
         failure: Some(throttled()),
         next_attempt_at: Some(next),
     };
-    assert_eq!(store.steps(id).await.unwrap(), std::slice::from_ref(&failed));
+    assert_eq!(store.steps(id, START).await.unwrap(), std::slice::from_ref(&failed));
     let without_text = encode_step(&Step { failure: None, ..failed }).len() + 3;
     let key = size_of::<MessageId>() + size_of::<u32>();
     assert!(key + without_text <= 60, "{without_text}");
@@ -100,7 +101,7 @@ async fn the_first_and_the_last_attempts_are_kept() {
         if kept.len() > (FIRST_ATTEMPTS + LAST_ATTEMPTS) as usize {
             kept.remove(FIRST_ATTEMPTS as usize);
         }
-        let steps = fixture.store.steps(id).await.unwrap();
+        let steps = fixture.store.steps(id, START).await.unwrap();
         let attempts: Vec<u32> = steps.iter().filter_map(|step| step.attempt).collect();
         assert_eq!(attempts, kept);
     }
@@ -131,7 +132,7 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     // The call under way at the end fails in this life, as one whose answer was lost.
     store.record(tried, 2, retry(None), last).await.unwrap();
     assert_eq!(words(&store, tried).await, "attempt_failed:1 restarted attempt_failed:2");
-    assert_eq!(store.steps(tried).await.unwrap()[1].at, last);
+    assert_eq!(store.steps(tried, START).await.unwrap()[1].at, last);
     assert_eq!((store.restarted_at(tried), store.restarted_at(new)), (None, Some(last)));
     store.record(tried, 3, retry(None), last).await.unwrap();
     store.record(tried, 4, sent(), last).await.unwrap();
@@ -168,7 +169,7 @@ async fn a_start_that_finds_no_body_tells_the_end() {
     let later = START.plus(SECOND);
     let (store, bodies_lost, _) = reopened_with(&directory, |_| BTreeSet::new(), later).await;
     assert_eq!(bodies_lost, 1);
-    let steps = store.steps(id).await.unwrap();
+    let steps = store.steps(id, START).await.unwrap();
     let told: Vec<_> = steps.iter().map(|step| (step.kind, step.at)).collect();
     assert_eq!(told, [(StepKind::Failed, later)]);
     let code = steps[0].failure.as_ref().map(|failure| failure.code);

@@ -23,6 +23,7 @@ const STEPS: [&str; 8] = [
 /// Number of the advisory lock that whoever makes the schema holds.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
 const TABLES: &str = include_str!("schema/1.sql");
+const LOCK_CLUSTER: &str = "SET LOCAL lock_timeout = '5s'; SELECT FROM cluster FOR UPDATE";
 const UPGRADE: &str = "UPDATE cluster SET version = $1, oldest_reader = $2";
 
 const EXISTS: &str = "SELECT to_regclass('cluster') IS NOT NULL";
@@ -84,6 +85,10 @@ async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i3
     let row = connection.query_one(VERSIONS, &[]).await?;
     let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
     let done = usize::try_from(version - 1).unwrap_or(0);
+    if version < VERSION && !is_new {
+        // Nodes lock the tables in this order, too, and wait no longer for a step than this.
+        connection.batch(LOCK_CLUSTER).await?;
+    }
     for step in STEPS.iter().skip(done) {
         connection.batch(step).await?;
     }

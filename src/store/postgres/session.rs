@@ -48,8 +48,6 @@ pub(super) struct Sessions {
     opening: RwLock<()>,
 }
 
-impl Sessions {}
-
 /// Mark that a session is in use, or that the outcome of its last transaction is.
 struct Used {
     shared: Arc<Shared>,

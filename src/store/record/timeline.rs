@@ -25,7 +25,7 @@ struct StepV1<'a> {
 
 /// The row of a step.
 pub(in crate::store) fn encode_step(step: &Step) -> Vec<u8> {
-    let Step { at, kind, attempt, failure, next_attempt_at } = step;
+    let Step { at, kind, attempt, attempts: _, failure, next_attempt_at } = step;
     let row = StepV1 {
         at: at.unix_millis(),
         kind: (*kind).into(),
@@ -45,6 +45,7 @@ pub(in crate::store) fn decode_step(bytes: &[u8]) -> Result<Step, RowError> {
         at,
         kind: kind.into(),
         attempt: (attempt > 0).then_some(attempt),
+        attempts: attempt,
         failure: failure.map(Into::into),
         next_attempt_at: next_attempt_in.map(|wait| at.plus(Duration::from_millis(wait))),
     })

@@ -5,8 +5,8 @@ use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::StoreError;
-use crate::store::record::IdempotencyRow;
 use crate::store::record::webhooks::decode_cursor;
+use crate::store::record::{IdempotencyRow, organisation_of};
 use crate::store::redb::error::ReadError;
 use crate::store::redb::row_tables::published;
 use crate::store::redb::tables::{
@@ -106,10 +106,13 @@ impl Export<'_> {
                 let position = decode_cursor(&row).ok()?.cursor.position.number();
                 self.facts.last_cursor = self.facts.last_cursor.max(position);
             }
+            // The database has none without its message, and messages go by their index.
             Table::Timeline => {
-                let message = Key::from(key.id(0));
-                let found = published(Table::Messages).get(self.transaction, &[message]);
-                found.ok().filter(|found| !found.is_empty())?;
+                let id = *key.id(0).as_bytes();
+                let messages = self.transaction.open_table(MESSAGES).ok()?;
+                let organisation = organisation_of(messages.get(id).ok()??.value())?;
+                let listed = self.transaction.open_table(BY_ORGANISATION).ok()?;
+                listed.get((organisation.0, id)).ok()??;
             }
             Table::Events if key.bytes().len() < size_of::<MessageId>() => return None,
             Table::UnmatchedEvents => {

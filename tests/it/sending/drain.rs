@@ -274,7 +274,9 @@ async fn a_stop_loses_what_every_call_is_throttled_for_as_foreseen() {
 
 #[tokio::test(start_paused = true)]
 async fn a_forecast_counts_the_calls_of_the_last_minute() {
-    let sim = sim(settings(), 200.0).await;
+    // No wait is longer than what is run for until all is empty.
+    let backoff = Backoff::try_new(SECOND, MINUTE / 2).unwrap();
+    let sim = sim(Settings { backoff, ..settings() }, 200.0).await;
     sim.provider.script(|call| match &*call.organisation {
         "a" => Answer::Refuse(ProblemKind::Throttled),
         _ => Answer::Accept,
