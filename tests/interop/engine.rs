@@ -54,7 +54,7 @@ async fn a_node_whose_engine_panics_ends_with_70() {
     let ended = tokio::task::spawn_blocking(move || server.process.wait_at_most(PATIENCE));
     let (code, log) = ended.await.unwrap();
     assert_eq!(code, Some(70), "{log}");
-    assert!(log.contains("changes of other nodes"), "{log}");
+    assert!(log.contains("other_nodes_changes"), "{log}");
 }
 
 /// What each process of the server is for, in the order in which a node connects.
