@@ -24,7 +24,6 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
-use crate::domain::timeline::timeline;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
@@ -396,14 +395,13 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
-        let mut message = self.message_of(organisation, id).await?;
+        let mut message = self.message_of(organisation, text).await?;
         let mut live = None;
         if message.status() == Status::Queued {
-            live = self.queue.live(id);
+            live = self.queue.live(message.id);
             if live.is_none() {
                 // It may have ended in between. Then its record says so now.
-                message = self.message_of(organisation, id).await?;
+                message = self.message_of(organisation, text).await?;
             }
         }
         self.counted(organisation, wire::message(message, live.as_ref()))
@@ -414,8 +412,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
-        let message = self.message_of(organisation, id).await?;
+        let message = self.message_of(organisation, text).await?;
         self.counted(organisation, wire::events(&self.store.events(message.id).await?))
     }
 
@@ -424,12 +421,10 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
-        // Before its steps: one that is settled in between shows nothing twice.
-        let message = self.message_of(organisation, id).await?;
-        let steps = self.store.steps(id, self.clock.window_time()).await?;
-        let events = self.store.events(id).await?;
-        let entries = timeline(&message, steps, events, self.store.restarted_at(id));
+        let message = self.message_of(organisation, text).await?;
+        let events = self.store.events(message.id).await?;
+        let now = self.clock.window_time();
+        let entries = self.store.timeline(&message, events, now).await?;
         self.counted(organisation, wire::timeline(entries))
     }
 
@@ -467,11 +462,8 @@ impl Inner {
 
     /// A message of this organisation that is within its retention; anything else is not found,
     /// in one and the same way.
-    async fn message_of(
-        &self,
-        organisation: &Organisation,
-        id: MessageId,
-    ) -> Result<Message, ApiError> {
+    async fn message_of(&self, organisation: &Organisation, id: &str) -> Result<Message, ApiError> {
+        let id: MessageId = id.parse().map_err(|_| ApiError::NoMessage)?;
         self.store
             .message(id, self.clock.window_time())
             .await?

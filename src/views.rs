@@ -98,15 +98,9 @@ pub struct TimelineEntryView {
     /// Number of the attempt, from 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Kind of the failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// The provider's own name for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider_code: Option<String>,
-    /// Description of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
+    /// Reason, if it failed.
+    #[serde(flatten)]
+    pub failure: Option<FailureView>,
     /// When the next attempt was to follow, at the earliest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<String>,
@@ -248,18 +242,11 @@ impl From<&Event> for EventView {
 impl From<Step> for TimelineEntryView {
     fn from(step: Step) -> Self {
         let Step { at, kind, attempt, attempts: _, failure, next_attempt_at } = step;
-        let (mut code, mut provider_code, mut message) = (None, None, None);
-        if let Some(failure) = failure {
-            code = Some(failure.code.as_str().to_owned());
-            (provider_code, message) = (failure.provider_code, Some(failure.message));
-        }
         Self {
             at: Some(at.to_string()),
             what: kind.as_str().to_owned(),
             attempt,
-            code,
-            provider_code,
-            message,
+            failure: failure.as_ref().map(FailureView::from),
             next_attempt_at: next_attempt_at.map(|at| at.to_string()),
             ..Self::default()
         }

@@ -17,7 +17,6 @@ use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::search::{MessageFilter, SearchText};
 use crate::domain::suppression::SuppressedAddress;
-use crate::domain::timeline::timeline;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
 use crate::store::Lister;
@@ -137,11 +136,10 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
              from acceptance"
         ))
     })?;
-    let steps = admin.store.steps(id, admin.clock.window_time()).await?;
     let events = admin.store.events(id).await?;
-    let shown: Vec<EventView> = events.iter().map(EventView::from).collect();
     let timelines = timelines(&message.recipients, &events);
-    let entries = timeline(&message, steps, events, admin.store.restarted_at(id));
+    let shown = events.iter().map(EventView::from).collect();
+    let entries = admin.store.timeline(&message, events, admin.clock.window_time()).await?;
     Ok(MessageShown {
         events: shown,
         timeline: entries.into_iter().map(TimelineEntryView::from).collect(),

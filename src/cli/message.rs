@@ -166,11 +166,7 @@ fn told(entry: &TimelineEntryView) -> String {
     if let Some(count) = entry.count {
         return format!("attempts that are not kept: {count}");
     }
-    let (Some(code), Some(message)) = (entry.code.clone(), entry.message.clone()) else {
-        return String::new();
-    };
-    let provider_code = entry.provider_code.clone();
-    let mut told = failure(&FailureView { code, message, provider_code });
+    let mut told = entry.failure.as_ref().map_or_else(String::new, failure);
     if let Some(next) = &entry.next_attempt_at {
         write!(told, "; next attempt at {next}").expect("text takes everything");
     }

@@ -2,10 +2,11 @@
 //! about them since.
 
 use std::collections::BTreeSet;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
+use crate::store::locks::{read_lock, write_lock};
 
 /// Messages that this process took up from the one before.
 #[derive(Debug, Default)]
@@ -16,19 +17,19 @@ pub(super) struct Restarts {
 impl Restarts {
     /// Notes what a start at `at` has found.
     pub(super) fn note(&self, at: Timestamp, waiting: BTreeSet<MessageId>) {
-        *self.waiting.write().unwrap_or_else(PoisonError::into_inner) = (Some(at), waiting);
+        *write_lock(&self.waiting) = (Some(at), waiting);
     }
 
     /// Returns when this process took a message up, if it did and nothing says so yet.
     pub(super) fn untold(&self, id: MessageId) -> Option<Timestamp> {
-        let waiting = self.waiting.read().unwrap_or_else(PoisonError::into_inner);
+        let waiting = read_lock(&self.waiting);
         waiting.0.filter(|_| waiting.1.contains(&id))
     }
 
     /// Notes that the message's timeline says so.
     pub(super) fn told(&self, id: MessageId) {
         if self.untold(id).is_some() {
-            self.waiting.write().unwrap_or_else(PoisonError::into_inner).1.remove(&id);
+            write_lock(&self.waiting).1.remove(&id);
         }
     }
 }

@@ -5,10 +5,11 @@
 //! an end the last.
 
 use crate::domain::clock_corrections::WindowTime;
+use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, State};
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
+use crate::domain::timeline::{Entry, FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind, timeline};
 use crate::store::record::timeline::{decode_step, encode_step};
 use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
 use crate::store::{Store, StoreError};
@@ -37,7 +38,7 @@ pub(super) fn add(
     let (id, attempts) = (message.id, message.attempts);
     let attempt = (attempts > attempts_before).then_some(attempts);
     add_restart(rows, id, attempt.unwrap_or(attempts + 1))?;
-    if let Some((key, row)) = end(message, attempts_before, now) {
+    if let Some((key, row)) = end(message, attempt, now) {
         return rows.put(Table::Timeline, &key, &row);
     }
     let (Some(attempt), State::Queued { last_failure, .. }) = (attempt, &message.state) else {
@@ -66,10 +67,9 @@ pub(super) fn add_restart(
     }
 }
 
-/// Returns the row of the end that a message has come to, unless that is its acceptance by the
-/// provider: the record has that.
-pub(super) fn end(message: &Message, attempts_before: u32, now: Timestamp) -> Option<KeyedRow> {
-    let attempt = (message.attempts > attempts_before).then_some(message.attempts);
+/// Returns the row of the end that a message has come to, by an attempt or without one, unless that is
+/// its acceptance by the provider: the record has that.
+pub(super) fn end(message: &Message, attempt: Option<u32>, now: Timestamp) -> Option<KeyedRow> {
     let step = Step::end(message, attempt, now)?;
     Some((Key::from((message.id, of_end_after(message.attempts))), encode_step(&step)))
 }
@@ -79,8 +79,20 @@ fn put(rows: &mut dyn Rows, id: MessageId, number: u32, step: &Step) -> Result<(
 }
 
 impl Store {
-    /// Steps of a message's timeline, in their order. Rows that cannot be read are left out.
-    pub async fn steps(
+    /// A message's timeline, oldest first, with its events. Read the message before: if it is settled in
+    /// between, nothing shows twice. Rows that cannot be read are left out.
+    pub async fn timeline(
+        &self,
+        message: &Message,
+        events: Vec<Event>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let steps = self.steps(message.id, window_now).await?;
+        Ok(timeline(message, steps, events, self.restarts().untold(message.id)))
+    }
+
+    /// Steps of a message's timeline, in their order.
+    pub(super) async fn steps(
         &self,
         id: MessageId,
         window_now: impl Into<WindowTime>,
@@ -98,11 +110,5 @@ impl Store {
             ..step
         });
         Ok(corrected.collect())
-    }
-
-    /// When this process went on with a message that waited when the one before it ended, if its
-    /// timeline does not say so yet.
-    pub fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
-        self.restarts().untold(id)
     }
 }

@@ -230,9 +230,7 @@ impl Store {
                 let Some((key, row)) = self.rows(table, range, 1).await?.pop() else { break };
                 let id = key.number(0);
                 let is_live = live.contains(&id);
-                let is_old = |(key, row): &KeyedRow| {
-                    !is_live || (table == Table::FailedDeliveries && is_past(key, row, &window_now))
-                };
+                let is_old = |(key, row): &KeyedRow| is_old(table, key, row, is_live, &window_now);
                 if is_old(&(key, row)) {
                     let rows = self.rows(table, KeyRange::of(id), limit - found.len()).await?;
                     found.extend(rows.into_iter().take_while(is_old));
@@ -335,14 +333,19 @@ pub(super) fn remove_old(
     let mut removed = 0;
     for (table, key, row) in old {
         let is_live = rows.get(Table::Webhooks, &webhook(key))?.is_some();
-        let is_old =
-            !is_live || (*table == Table::FailedDeliveries && is_past(key, row, window_now));
-        if is_old && rows.get(*table, key)?.as_ref() == Some(row) {
+        if is_old(*table, key, row, is_live, window_now)
+            && rows.get(*table, key)?.as_ref() == Some(row)
+        {
             rows.remove(*table, key)?;
             removed += 1;
         }
     }
     Ok(removed)
+}
+
+/// Returns true if a row goes, of an endpoint that is there or not.
+fn is_old(table: Table, key: &Key, row: &[u8], is_live: bool, window_now: &WindowTime) -> bool {
+    !is_live || (table == Table::FailedDeliveries && is_past(key, row, window_now))
 }
 
 /// Returns true if the event of a delivery that failed is past its retention: it is older than the

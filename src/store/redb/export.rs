@@ -1,6 +1,6 @@
 //! Export of all rows for another engine.
 
-use redb::{ReadTransaction, ReadableTable, TableDefinition};
+use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, TableDefinition};
 use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
@@ -10,8 +10,8 @@ use crate::store::record::{IdempotencyRow, organisation_of};
 use crate::store::redb::error::ReadError;
 use crate::store::redb::row_tables::published;
 use crate::store::redb::tables::{
-    BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, MADE_BY_DEV, MESSAGES, META, PENDING,
-    SENT, TIME_KEY,
+    BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
+    PENDING, Row, SENT, TIME_KEY,
 };
 use crate::store::redb::{RedbStore, directory};
 use crate::store::rows::{Counter, Key, KeyRange, NewRow, Table};
@@ -26,9 +26,11 @@ impl RedbStore {
 }
 
 fn export(transaction: &ReadTransaction, to: &mpsc::Sender<Chunk>) -> Result<Facts, ReadError> {
-    let mut export = Export { transaction, to, facts: facts(transaction)? };
-    // By the index of organisations: a record that cannot be read does not tell whose it is.
     let messages = transaction.open_table(MESSAGES)?;
+    let by_organisation = transaction.open_table(BY_ORGANISATION)?;
+    let facts = facts(transaction)?;
+    let mut export = Export { transaction, messages: &messages, by_organisation, to, facts };
+    // By the index of organisations: a record that cannot be read does not tell whose it is.
     let rows = |rows| Chunk::Rows(Table::Messages, rows);
     export.all(BY_ORGANISATION, rows, |(organisation, id), ()| {
         let row = messages.get(id).ok().flatten()?.value().to_vec();
@@ -77,6 +79,8 @@ fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
 /// An export under way.
 struct Export<'a> {
     transaction: &'a ReadTransaction,
+    messages: &'a ReadOnlyTable<IdKey, Row>,
+    by_organisation: ReadOnlyTable<(u32, IdKey), ()>,
     to: &'a mpsc::Sender<Chunk>,
     facts: Facts,
 }
@@ -109,10 +113,8 @@ impl Export<'_> {
             // The database has none without its message, and messages go by their index.
             Table::Timeline => {
                 let id = *key.id(0).as_bytes();
-                let messages = self.transaction.open_table(MESSAGES).ok()?;
-                let organisation = organisation_of(messages.get(id).ok()??.value())?;
-                let listed = self.transaction.open_table(BY_ORGANISATION).ok()?;
-                listed.get((organisation.0, id)).ok()??;
+                let organisation = organisation_of(self.messages.get(id).ok()??.value())?;
+                self.by_organisation.get((organisation.0, id)).ok()??;
             }
             Table::Events if key.bytes().len() < size_of::<MessageId>() => return None,
             Table::UnmatchedEvents => {

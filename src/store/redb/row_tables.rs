@@ -177,10 +177,8 @@ type Bounds<'a, K> =
     (Bound<<K as redb::Value>::SelfType<'a>>, Bound<<K as redb::Value>::SelfType<'a>>);
 
 fn bounds<K: KeyForm>(range: &KeyRange) -> Bounds<'_, K> {
-    let from = K::read(&range.from);
-    let from = if range.is_after { Bound::Excluded(from) } else { Bound::Included(from) };
-    let end = range.end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(K::read(end)));
-    (from, end)
+    let (from, end) = range.bounds();
+    (from.map(K::read), end.map(K::read))
 }
 
 pub(super) fn published(table: Table) -> &'static dyn PublishedTable {

@@ -197,7 +197,7 @@ fn settle_pending(
             let attempts = message.attempts;
             if message.record(attempts, transition) == Recorded::Changed {
                 lost += 1;
-                if let Some((key, row)) = timeline::end(&message, attempts, now) {
+                if let Some((key, row)) = timeline::end(&message, None, now) {
                     tables.of(Table::Timeline).put(&key, &row)?;
                 }
                 if laid == Laid::Down {
