@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::snapshot::Snapshot;
 use crate::dispatch::recent_calls;
+use crate::domain::worded::worded;
 use crate::error_chain::without_full_stop;
 
 use list::{IMMEDIATE, OBSERVED};
@@ -70,37 +71,26 @@ impl Limit {
 pub struct Condition {
     /// A name for programs.
     pub code: String,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub advice: String,
-    /// How bad it is.
     #[serde(default)]
     pub severity: Severity,
     /// Whether the service is ready all the same.
     pub ready: bool,
 }
 
-/// Severity of a condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Severity {
-    /// No mail flows, or mail is being lost.
-    Critical,
-    /// One organisation, domain or endpoint is affected, or a limit is near.
-    Warning,
-    /// All else.
-    #[default]
-    Notice,
-}
-
-impl Severity {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Warning => "warning",
-            Self::Notice => "notice",
-        }
+worded! {
+    /// Severity of a condition.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum Severity {
+        /// No mail flows, or mail is being lost.
+        Critical = "critical",
+        /// One organisation, domain or endpoint is affected, or a limit is near.
+        Warning = "warning",
+        /// All else.
+        #[default]
+        Notice = "notice",
     }
 }
 
@@ -127,13 +117,9 @@ pub enum Alerts {
 /// Entry of the list.
 #[derive(Debug, Clone, Copy)]
 pub struct Definition {
-    /// A name for programs.
     pub code: &'static str,
-    /// Whether the service is ready all the same.
     pub readiness: Readiness,
-    /// How bad it is.
     pub severity: Severity,
-    /// The alert rules that fire for it.
     pub alerts: Alerts,
     /// What is wrong.
     pub meaning: &'static str,

@@ -41,19 +41,15 @@ pub struct Snapshot {
     pub is_stopping: bool,
     /// Name of this node, if an operator drains it.
     pub draining: Option<String>,
-    /// Whether the store takes writes.
     pub store: StoreHealth,
     /// True if a commit failed within [`STORE_FAILED`](crate::admin::conditions::STORE_FAILED).
     pub has_store_failed: bool,
     /// Purposes of connections on which the database gave no answer in time.
     pub silent_connections: Vec<&'static str>,
-    /// Sending.
     pub sending: SendingStatus,
     /// Time for which the provider has taken no messages.
     pub impaired_for: Option<Duration>,
-    /// Check of the AWS credentials.
     pub account: AccountCheck,
-    /// Doubt of the clock.
     pub clock_jump: Option<Jump>,
     /// Reason why no delivery events can be received.
     pub events_trouble: Option<String>,
@@ -61,11 +57,8 @@ pub struct Snapshot {
     pub taken_in: Option<TakenIn>,
     /// Certificate of the client listeners, if they speak TLS.
     pub certificate: Option<CertificateState>,
-    /// Names of the organisations.
     pub names: BTreeMap<OrganisationId, String>,
-    /// Answers of the store.
     pub stored: Stored,
-    /// Rows that cannot be read.
     pub damaged: Vec<DamagedRow>,
     /// Size of the data file, in bytes. Metrics alone ask for it, because a disk may hang.
     pub file_bytes: Option<u64>,
@@ -80,15 +73,10 @@ pub struct Snapshot {
     /// Counts of each organisation since the start. One that nothing was counted of has them too, so
     /// that its first message shows as an increase.
     pub organisations: BTreeMap<OrganisationId, OrganisationCounts>,
-    /// Counts of the process since its start.
     pub totals: Totals,
-    /// Growth of counts in the last minutes and the last day.
     pub recent: Recent,
-    /// Faults of each background task.
     pub task_faults: Vec<TaskFaults>,
-    /// Endpoints of webhooks.
     pub endpoints: Vec<(Webhook, EndpointStatus)>,
-    /// Bodies of pending messages.
     pub bodies: Option<Bodies>,
     /// `sending.max_pending_bytes`, in bytes. The memory limit may lower what is in effect.
     pub configured_pending_bytes: usize,
@@ -96,7 +84,6 @@ pub struct Snapshot {
     pub tracking: TrackingOverride,
     /// True if the last message went without the override, because the endpoint does not know it.
     pub went_without_override: bool,
-    /// Client connections.
     pub connections: Connections,
     pub process: Process,
     /// Start of the process, in seconds since the Unix epoch.
@@ -106,9 +93,7 @@ pub struct Snapshot {
 /// Faults of a background task since the start.
 #[derive(Debug, Clone)]
 pub struct TaskFaults {
-    /// Name of the task.
     pub task: &'static str,
-    /// Number of faults.
     pub count: u64,
     /// True if the last one was within [`LATELY`](crate::admin::conditions::LATELY).
     pub is_recent: bool,
@@ -228,9 +213,7 @@ pub struct Connections {
 /// Counts of the process since its start, or their growth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Messages accepted.
     pub accepted: u64,
-    /// Requests refused.
     pub refused: u64,
     /// Requests refused with `QueueFull`.
     pub refused_for_room: u64,
@@ -238,11 +221,8 @@ pub struct Totals {
     pub internal_errors: u64,
     /// Finished calls to the provider.
     pub calls: u64,
-    /// Their time, in microseconds.
     pub call_micros: u64,
-    /// Those that were throttled.
     pub throttled: u64,
-    /// Commits.
     pub commits: u64,
     /// Those that took over half a second.
     pub slow_commits: u64,
@@ -337,7 +317,6 @@ impl Stored {
 #[derive(Debug, Clone)]
 pub struct NamedCounts {
     pub id: Option<OrganisationId>,
-    /// Its name, as it is printed.
     pub name: String,
     pub counts: OrganisationCounts,
 }

@@ -35,7 +35,6 @@ pub struct PageAddress {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceStatus {
-    /// The version that answers.
     pub version: String,
     /// How long the service has been running; `None` where none runs.
     pub uptime_seconds: Option<u64>,
@@ -45,13 +44,11 @@ pub struct ServiceStatus {
     pub smtp_listeners: Vec<SmtpListener>,
     /// The certificate that clients are shown; `None` where no service speaks TLS.
     pub certificate: Option<Certificate>,
-    /// Whether the store takes writes.
     pub store: StoreHealth,
     /// True if the store did not answer in time. Lost messages and events that wait are then those of
     /// its last answer.
     #[serde(default)]
     pub store_silent: bool,
-    /// Rows of the data file that cannot be read.
     pub damaged: Damaged,
     /// Doubt of the clock that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
@@ -61,11 +58,9 @@ pub struct ServiceStatus {
     pub sending: Option<Sending>,
     /// Bodies of pending messages; `None` if no service runs.
     pub bodies: Option<Bodies>,
-    /// How the provider's events come in.
     pub events: Events,
     /// What is wrong, as the operators' page says it; empty where no service runs.
     pub conditions: Vec<Condition>,
-    /// How much is set up.
     pub counts: Counts,
 }
 
@@ -75,9 +70,7 @@ pub struct ServiceStatus {
 pub struct SmtpListener {
     /// Its address, with the port that it was given.
     pub address: SocketAddr,
-    /// How its sessions begin.
     pub begins: SessionStart,
-    /// Who opened its socket.
     pub opened_by: SocketOpener,
 }
 
@@ -106,7 +99,6 @@ pub enum SocketOpener {
 /// which suppress all the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damaged {
-    /// How many are known.
     pub count: usize,
     /// The first of them.
     pub rows: Vec<DamagedRow>,
@@ -157,11 +149,9 @@ pub struct ClockJump {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sending {
-    /// Messages that are not settled.
     pub pending_messages: usize,
     /// Of these, the ones with a call under way.
     pub in_flight: usize,
-    /// Bytes of the budget in use.
     pub pending_bytes: usize,
     pub max_pending_bytes: usize,
     /// Organisations whose share of the budget is used up: their new messages are refused.
@@ -172,9 +162,7 @@ pub struct Sending {
     pub stop_would_lose: StopLoss,
     /// What is wrong with the AWS credentials, if anything is.
     pub account: Option<AccountProblem>,
-    /// What the calls say of the provider.
     pub provider: Provider,
-    /// Sender domains that the provider does not take for now.
     pub paused_domains: Vec<PausedDomain>,
     /// The calls of the last five minutes, if too many of them were slow.
     pub slow_calls: Option<SlowCalls>,
@@ -201,7 +189,6 @@ pub struct SlowCalls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopLoss {
-    /// All that are lost.
     pub messages: usize,
     /// Those that are not, because the service manager keeps their bodies for the next start.
     #[serde(default)]
@@ -224,7 +211,6 @@ pub enum Provider {
     Up,
     /// It does not.
     Impaired {
-        /// Why.
         cause: Cause,
         /// What the provider said, or what went wrong.
         message: String,
@@ -243,10 +229,8 @@ pub struct AccountProblem {
 /// A sender domain that the provider does not take for now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausedDomain {
-    /// The name of the organisation.
     pub organisation: String,
     pub domain: String,
-    /// What the provider said.
     pub message: String,
 }
 
@@ -254,7 +238,6 @@ pub struct PausedDomain {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostMessages {
-    /// How many.
     pub messages: u64,
     /// When the last of them was found.
     pub last_at: String,
@@ -272,11 +255,8 @@ pub struct Acknowledged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Organisations.
     pub organisations: usize,
-    /// API keys.
     pub keys: usize,
-    /// Sender domains.
     pub domains: usize,
     /// Of these, the ones that cannot be sent from yet.
     pub domains_pending: usize,
