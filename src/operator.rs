@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
@@ -24,11 +23,10 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::admin::bodies::BodyFacts;
-use crate::admin::{self, Admin};
+use crate::admin::Admin;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
-use crate::domain::id::OrganisationId;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
 use crate::http::body::ResponseBody;
@@ -74,49 +72,39 @@ const HTML: &str = "text/html; charset=utf-8";
 /// and nobody may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-const PAGE_HEADERS: [(HeaderName, &str); 4] = [
+const PAGE_HEADERS: [(HeaderName, &str); 3] = [
     (CONTENT_SECURITY_POLICY, PAGE_POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
-    (CACHE_CONTROL, "no-store"),
 ];
 
 /// What is looked at.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "the names and types say what most of them are")]
 pub struct Parts {
-    /// The store.
     pub store: Store,
-    /// The wall clock.
     pub clock: Clock,
-    /// What accepts messages.
     pub intake: Arc<Intake>,
-    /// What sends them.
     pub dispatcher: Arc<Dispatcher<SesClient>>,
-    /// Their bodies.
     pub bodies: Arc<BodyFacts>,
     /// Bytes that the configuration gives to pending messages.
     pub configured_pending_bytes: Arc<AtomicUsize>,
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
-    /// What takes in events.
     pub events: Arc<EventProcessor>,
     /// True if something brings events.
     pub has_events: bool,
     /// What happened in the hours before this one.
     pub history: Arc<HistoryKeeper>,
-    /// What delivers to endpoints.
     pub webhooks: Arc<Webhooks>,
-    /// Metrics of the client listener.
     pub clients: Arc<ClientMetrics>,
-    /// Metrics of SMTP submission.
     pub smtp: Arc<SmtpMetrics>,
-    /// Client connections.
     pub connections: ClientConnections,
     /// The most client connections at one time, of HTTP and SMTP together.
     pub max_connections: usize,
     /// Names of this listener's host, besides its IP address and localhost.
     pub host_names: Vec<String>,
-    /// The data file.
+    /// Path of the data file.
     pub file: PathBuf,
     /// Start of the service, in seconds since the Unix epoch.
     pub started: f64,
@@ -124,13 +112,6 @@ pub struct Parts {
     pub tls: Option<Arc<Tls>>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
-}
-
-impl Parts {
-    /// The name of an organisation, or the number of one that was removed.
-    fn organisation_name(&self, id: OrganisationId) -> String {
-        admin::shown_name(&self.store, id)
-    }
 }
 
 /// The task that looks.
@@ -213,7 +194,7 @@ impl Operator {
                 let file = fs::metadata(&self.observer.parts.file);
                 snapshot.file_bytes = file.ok().map(|file| file.len());
                 let text = metrics::encode(&self.metrics, snapshot);
-                response(StatusCode::OK, metrics::CONTENT_TYPE, text)
+                response(StatusCode::OK, metrics::CONTENT_TYPE, Full::from(text))
             }
         };
         Ok(whole.map(ResponseBody::from))
@@ -237,12 +218,8 @@ impl Handler for Operator {
     }
 }
 
-fn response(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<Bytes>,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+fn response<B>(status: StatusCode, content_type: &'static str, body: B) -> Response<B> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -262,12 +239,9 @@ fn page_response(
     media_type: &'static str,
     body: ResponseBody,
 ) -> Response<ResponseBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    let mut response = response(status, media_type, body);
     for (name, value) in PAGE_HEADERS {
-        headers.insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }

@@ -34,7 +34,7 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
              restart the service if this goes on\n",
         ),
     };
-    response(status, TEXT, text)
+    response(status, TEXT, Full::from(text))
 }
 
 /// Tells whether requests can be accepted durably and this instance's set-up lets it send them, with
@@ -45,7 +45,8 @@ pub(super) fn readiness(snapshot: &Snapshot) -> Response<Full<Bytes>> {
     let ready = reasons.iter().all(|condition| condition.ready);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let document = ReadinessDocument { ready, reasons };
-    response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))
+    let text = serde_json::to_vec(&document).expect("texts serialize");
+    response(status, JSON, Full::from(text))
 }
 
 #[cfg(test)]

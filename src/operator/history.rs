@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::admin::shown_name;
 use crate::admin::snapshot::NamedCounts;
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
@@ -70,7 +71,7 @@ fn series(parts: &Parts, start: Timestamp, step_seconds: u64, history: &History)
     };
     let organisations = history.organisations.iter();
     let organisations: BTreeMap<_, _> =
-        organisations.map(|(id, steps)| (parts.organisation_name(*id), of(steps))).collect();
+        organisations.map(|(id, steps)| (shown_name(&parts.store, *id), of(steps))).collect();
     json!({
         "start": start.to_string(),
         "step_seconds": step_seconds,

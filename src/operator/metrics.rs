@@ -82,8 +82,8 @@ fn name_counters_as_their_samples(text: &str) -> String {
 
 /// Metric that is read from the snapshot.
 struct Metric {
-    name: &'static str,
-    help: &'static str,
+    name: Text,
+    help: Text,
     source: Source,
 }
 
@@ -97,29 +97,18 @@ enum Source {
     Counters(fn(&Snapshot) -> Vec<(Labels, u64)>),
 }
 
-type Labels = Vec<(&'static str, String)>;
+type Text = &'static str;
+type Labels = Vec<(Text, String)>;
 
-const fn gauge(
-    name: &'static str,
-    help: &'static str,
-    value: fn(&Snapshot) -> Option<f64>,
-) -> Metric {
+const fn gauge(name: Text, help: Text, value: fn(&Snapshot) -> Option<f64>) -> Metric {
     Metric { name, help, source: Source::Gauge(value) }
 }
 
-const fn gauges(
-    name: &'static str,
-    help: &'static str,
-    values: fn(&Snapshot) -> Vec<(Labels, f64)>,
-) -> Metric {
+const fn gauges(name: Text, help: Text, values: fn(&Snapshot) -> Vec<(Labels, f64)>) -> Metric {
     Metric { name, help, source: Source::Gauges(values) }
 }
 
-const fn counters(
-    name: &'static str,
-    help: &'static str,
-    values: fn(&Snapshot) -> Vec<(Labels, u64)>,
-) -> Metric {
+const fn counters(name: Text, help: Text, values: fn(&Snapshot) -> Vec<(Labels, u64)>) -> Metric {
     Metric { name, help, source: Source::Counters(values) }
 }
 
@@ -348,10 +337,7 @@ fn webhook_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
 }
 
 /// Values by one label.
-fn by<V>(
-    label: &'static str,
-    values: impl IntoIterator<Item = (&'static str, V)>,
-) -> Vec<(Labels, V)> {
+fn by<V>(label: Text, values: impl IntoIterator<Item = (Text, V)>) -> Vec<(Labels, V)> {
     values.into_iter().map(|(name, value)| (vec![(label, name.to_owned())], value)).collect()
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::admin::Admin;
 use crate::admin::domain::Domain;
+use crate::admin::{Admin, shown_name};
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
@@ -123,7 +123,7 @@ pub(super) fn domains(
     let mut all = parts.store.domains();
     all.retain(|domain| {
         let here = place(domain.organisation, &domain.name);
-        let is_its = |name| parts.organisation_name(domain.organisation) == name;
+        let is_its = |name| shown_name(&parts.store, domain.organisation) == name;
         after.as_ref().is_none_or(|after| here > *after) && organisation.is_none_or(is_its)
     });
     all.sort_by_key(|domain| place(domain.organisation, &domain.name));

@@ -105,6 +105,7 @@ impl Operator {
         if !is_opened {
             return Err(Rejection::Unauthorized);
         }
+        let (parts, admin) = (&self.observer.parts, &self.admin);
         Ok(match path {
             Path::File { .. } => unreachable!("answered above"),
             Path::Live => {
@@ -112,11 +113,9 @@ impl Operator {
                 page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
-                return captured_mail::answer(path, self.observer.parts.catcher.get(), &self.key);
+                return captured_mail::answer(path, parts.catcher.get(), &self.key);
             }
-            Path::Message(id) => {
-                answered(&MessageShow { id: id.to_owned() }.answer(&self.admin).await)
-            }
+            Path::Message(id) => answered(&MessageShow { id: id.to_owned() }.answer(admin).await),
             Path::Messages => {
                 let others = &[("limit", MESSAGES.into())];
                 answered(&self.query::<MessageList>(uri, others).await)
@@ -124,31 +123,26 @@ impl Operator {
             Path::Webhooks => answered(&self.query::<WebhookList>(uri, &[]).await),
             Path::Organisations => {
                 let after = parameter(uri, "after").and_then(|number| number.parse().ok());
-                let page =
-                    organisations::organisations(&self.observer.parts, &self.admin, after).await;
+                let page = organisations::organisations(parts, admin, after).await;
                 answered(&page.map_err(Refusal::from))
             }
             Path::Domains => {
                 let (only, after) = (parameter(uri, "organisation"), parameter(uri, "after"));
-                let (parts, admin) = (&self.observer.parts, &self.admin);
                 let page = organisations::domains(parts, admin, only.as_deref(), after.as_deref());
                 page_json(StatusCode::OK, &page)
             }
             Path::History => {
                 let range = parameter(uri, "range").unwrap_or_else(|| "1d".to_owned());
-                match Range::parse(&range) {
+                answered(&match Range::parse(&range) {
                     Ok(range) => {
-                        let history =
-                            history::answer(&self.observer.parts, &self.observer.history, range)
-                                .await;
-                        answered(&history.map_err(Refusal::from))
+                        let history = history::answer(parts, &self.observer.history, range).await;
+                        history.map_err(Refusal::from)
                     }
-                    Err(message) => page_json(StatusCode::BAD_REQUEST, &Refusal { message }),
-                }
+                    Err(message) => Err(Refusal { message }),
+                })
             }
             Path::Suppressions => {
-                let list = SuppressionList { scope: None, after: cursor(uri) };
-                answered(&list.answer(&self.admin).await)
+                answered(&SuppressionList { scope: None, after: cursor(uri) }.answer(admin).await)
             }
         })
     }
