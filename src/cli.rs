@@ -17,6 +17,8 @@ use crate::admin::{
 };
 use crate::service::HandedBodies;
 
+use aws::Aws;
+use cluster::Cluster;
 use confirmation::Confirmed;
 use connect::{Commands, Group, Session};
 use error::CliError;
@@ -177,10 +179,10 @@ enum Command {
     Node(Group<Node>),
     /// Bring a data file into the database of several nodes.
     #[command(subcommand)]
-    Cluster(cluster::Cluster),
+    Cluster(Cluster),
     /// Set up AWS for delivery events.
     #[command(subcommand)]
-    Aws(aws::Aws),
+    Aws(Aws),
     /// Show how the service is doing.
     Status(status::Status),
     /// Check the set-up, and say what to do if something is wrong.
@@ -273,8 +275,8 @@ impl Command {
             Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
             Self::Node(node) => one_thread()?.block_on(node.run()),
             Self::Bodies(bodies) => one_thread()?.block_on(bodies.run()),
-            Self::Cluster(cluster) => one_thread()?.block_on(cluster.run()),
-            Self::Aws(aws) => one_thread()?.block_on(aws.run()),
+            Self::Cluster(Cluster::Import(import)) => one_thread()?.block_on(import.run()),
+            Self::Aws(Aws::Setup(setup)) => one_thread()?.block_on(setup.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, domain_name};
+use crate::admin::Admin;
+use crate::admin::message::owned_domain;
 use crate::dispatch::Cancelled;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::message::Cancellation;
@@ -167,10 +168,7 @@ impl Messages {
             Self::OfOrganisation { organisation, key, domain } => Selection::Organisation {
                 organisation: OrganisationId(organisation),
                 key: key.map(KeyId),
-                sender_domain: match domain {
-                    Some(text) => Some(domain_name(&text).ok()?.into_owned()),
-                    None => None,
-                },
+                sender_domain: owned_domain(domain.as_deref()).ok()?,
             },
         })
     }

@@ -243,7 +243,7 @@ impl Admin {
     }
 }
 
-fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'static>>, Refusal> {
+pub(super) fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'static>>, Refusal> {
     text.map(|text| Ok(domain_name(text)?.into_owned())).transpose()
 }
 

@@ -312,15 +312,13 @@ fn other_version(status: StatusCode, code: &'static str, problem: &str) -> Error
     let message = format!(
         "the service, version {version}, {problem}; use the pillarbox of the version that runs"
     );
-    ErrorAnswer { status, code, message: message.into(), field: None, header: None }
+    failed(status, code, message)
 }
 
 fn refused(refusal: Refusal) -> ErrorAnswer<'static> {
-    ErrorAnswer {
-        status: StatusCode::UNPROCESSABLE_ENTITY,
-        code: "Refused",
-        message: refusal.message.into(),
-        field: None,
-        header: None,
-    }
+    failed(StatusCode::UNPROCESSABLE_ENTITY, "Refused", refusal.message)
+}
+
+fn failed(status: StatusCode, code: &'static str, message: String) -> ErrorAnswer<'static> {
+    ErrorAnswer { status, code, message: message.into(), field: None, header: None }
 }

@@ -36,15 +36,8 @@ pub(super) struct Import {
     json: bool,
 }
 
-impl Cluster {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let Self::Import(import) = self;
-        import.run().await
-    }
-}
-
 impl Import {
-    async fn run(self) -> Result<String, CliError> {
+    pub(super) async fn run(self) -> Result<String, CliError> {
         let config = connect::load(self.config.as_deref())?;
         let StoreConfig::Postgres(postgres) = &config.store else {
             let rule = "the configuration has no database: set [store] engine = \"postgres\" and \

@@ -62,8 +62,7 @@ impl Confirmation {
         };
         if !counted.nodes_without_answer.is_empty() {
             let silent = counted.nodes_without_answer.join(", ");
-            write!(said, " More may wait on nodes that do not answer: {silent}.")
-                .expect("text takes everything");
+            let _ = write!(said, " More may wait on nodes that do not answer: {silent}.");
         }
         Self::confirm(&said)
     }

@@ -222,7 +222,8 @@ impl Report {
 
     fn add(&mut self, finding: Finding) {
         if !self.json {
-            print(&lines(&finding));
+            // Whoever closed it wants no more; the exit code still says how it went.
+            let _ = super::print(&lines(&finding));
         }
         self.findings.push(finding);
     }
@@ -255,7 +256,7 @@ impl Report {
                 1 => "; one thing deserves a look".to_owned(),
                 more => format!("; {more} things deserve a look"),
             };
-            writeln!(text, "\nNothing is wrong{warned}.").expect("text takes everything");
+            let _ = writeln!(text, "\nNothing is wrong{warned}.");
         }
         Ok(text)
     }
@@ -271,12 +272,7 @@ fn lines(finding: &Finding) -> String {
     let (about, message) = (escaped(&finding.about), escaped(&finding.message));
     let mut text = format!("{verdict}  {about}: {message}\n");
     if let Some(advice) = &finding.advice {
-        writeln!(text, "         -> {}", escaped(advice)).expect("text takes everything");
+        let _ = writeln!(text, "         -> {}", escaped(advice));
     }
     text
-}
-
-fn print(text: &str) {
-    // Whoever closed it wants no more; the exit code still says how it went.
-    let _ = super::print(text);
 }

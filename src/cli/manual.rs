@@ -119,8 +119,8 @@ fn configuration() -> String {
     }
     text.push_str(".SH KEYS\n");
     for key in reference() {
-        writeln!(text, ".TP\n\\fB{}\\fR", escaped(&key.key)).expect("text takes everything");
-        writeln!(text, "{}", escaped(&key.meaning)).expect("text takes everything");
+        let _ = writeln!(text, ".TP\n\\fB{}\\fR", escaped(&key.key));
+        let _ = writeln!(text, "{}", escaped(&key.meaning));
         let value = match &key.value {
             DefaultOrExample::Default(value) => format!("Default: {value}"),
             DefaultOrExample::Example(value) => format!("No default; for example {value}"),
@@ -128,7 +128,7 @@ fn configuration() -> String {
         for line in
             [value, format!("Allowed: {}", key.allowed), format!("Variable: {}", key.variable)]
         {
-            writeln!(text, ".br\n{}", escaped(&line)).expect("text takes everything");
+            let _ = writeln!(text, ".br\n{}", escaped(&line));
         }
     }
     text.push_str(".SH EXAMPLES\n");
@@ -145,19 +145,18 @@ fn configuration() -> String {
 }
 
 fn definitions(text: &mut String, heading: &str, entries: &[(&str, &str)]) {
-    writeln!(text, ".SH \"{heading}\"").expect("text takes everything");
+    let _ = writeln!(text, ".SH \"{heading}\"");
     for (name, meaning) in entries {
-        writeln!(text, ".TP\n\\fB{}\\fR\n{}", escaped(name), escaped(meaning))
-            .expect("text takes everything");
+        let _ = writeln!(text, ".TP\n\\fB{}\\fR\n{}", escaped(name), escaped(meaning));
     }
 }
 
 fn paragraph(text: &mut String, words: &str) {
-    writeln!(text, ".PP\n{}", escaped(words)).expect("text takes everything");
+    let _ = writeln!(text, ".PP\n{}", escaped(words));
 }
 
 fn verbatim(text: &mut String, lines: &str) {
-    writeln!(text, ".RS 4\n.nf\n{}\n.fi\n.RE", escaped(lines)).expect("text takes everything");
+    let _ = writeln!(text, ".RS 4\n.nf\n{}\n.fi\n.RE", escaped(lines));
 }
 
 /// Text in which roff sees no command (`groff(7)`, "Escape Sequences" and "Control Lines").

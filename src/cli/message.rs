@@ -46,7 +46,7 @@ pub(super) async fn cancel(
             all.cancelled, all.calls_under_way
         );
         if all.not_pending > 0 {
-            write!(text, "; not pending: {}", all.not_pending).expect("text takes everything");
+            let _ = write!(text, "; not pending: {}", all.not_pending);
         }
         text.push('\n');
         text
@@ -82,7 +82,7 @@ pub(super) async fn list(session: &Session, given: MessageList) -> Result<String
         }
         let mut text = table.or("no messages");
         if let Some(next) = &all.next {
-            writeln!(text, "there may be more: --before {next}").expect("text takes everything");
+            let _ = writeln!(text, "there may be more: --before {next}");
         }
         text
     }))
@@ -133,7 +133,7 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     for (name, value) in lines {
         let style = if name == "outcome" { style_of(&value) } else { Style::new() };
         let value = painted(&escaped(&value), style);
-        writeln!(text, "{:14}{value}", format!("{name}:")).expect("text takes everything");
+        let _ = writeln!(text, "{:14}{value}", format!("{name}:"));
     }
     let mut table = Table::new(["WHEN", "WHAT", "ATTEMPT", "DETAIL"]);
     for entry in &shown.timeline {
@@ -168,7 +168,7 @@ fn told(entry: &TimelineEntryView) -> String {
     }
     let mut told = entry.failure.as_ref().map_or_else(String::new, failure);
     if let Some(next) = &entry.next_attempt_at {
-        write!(told, "; next attempt at {next}").expect("text takes everything");
+        let _ = write!(told, "; next attempt at {next}");
     }
     told
 }

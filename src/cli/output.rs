@@ -91,8 +91,7 @@ impl<const N: usize> Table<N> {
                 let style = if is_coloured { style_of(cell) } else { Style::new() };
                 // The escapes have no width.
                 let space = width - cell.chars().count();
-                write!(line, "{}{:space$}{GAP}", painted(cell, style), "")
-                    .expect("text takes everything");
+                let _ = write!(line, "{}{:space$}{GAP}", painted(cell, style), "");
             }
             text.push_str(line.trim_end());
             text.push('\n');

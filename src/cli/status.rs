@@ -231,7 +231,7 @@ fn shown(status: &ServiceStatus) -> String {
             _ => Style::new(),
         };
         let label = painted(&format!("{:18}", format!("{name}:")), style);
-        writeln!(text, "{label}{}", escaped(&value)).expect("text takes everything");
+        let _ = writeln!(text, "{label}{}", escaped(&value));
     }
     text
 }

@@ -29,13 +29,7 @@ impl PageKey {
 
     /// The address that opens the page on a listener.
     pub fn url(&self, listener: SocketAddr) -> SecretString {
-        let mut address = listener;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address.ip() {
-                IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
+        let address = reached(listener);
         format!("http://{address}/#{}", self.0.expose_secret()).into()
     }
 
@@ -59,6 +53,18 @@ impl PageKey {
     pub(super) fn opens_with_ticket(&self, id: &str, ticket: &str) -> bool {
         ticket.as_bytes().ct_eq(self.ticket(id).as_bytes()).into()
     }
+}
+
+/// The address by which a listener is reached on its own machine.
+pub fn reached(listener: SocketAddr) -> SocketAddr {
+    let mut reached = listener;
+    if listener.ip().is_unspecified() {
+        reached.set_ip(match listener.ip() {
+            IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    reached
 }
 
 /// Whether a request names this machine by number, as `localhost` or by one of these names. A page

@@ -22,6 +22,7 @@ use crate::admin::status::{
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
+use crate::operator::key::reached;
 
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
@@ -222,19 +223,6 @@ fn sending_findings(sending: &Sending) -> Vec<Finding> {
         findings.push(Finding::not_ok("sending", message, ADVICE));
     }
     findings
-}
-
-/// A listener on all addresses is reached on the machine's own.
-fn reached(address: SocketAddr) -> SocketAddr {
-    let mut reached = address;
-    if address.ip().is_unspecified() {
-        reached.set_ip(if address.is_ipv4() {
-            std::net::Ipv4Addr::LOCALHOST.into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        });
-    }
-    reached
 }
 
 /// What a look at a listener shows, or what to say if it shows nothing within [`PATIENCE`].
