@@ -94,12 +94,9 @@ pub const REMOVED_MARK: char = '#';
 pub trait Call: Serialize + DeserializeOwned + Send {
     /// Name of the call: `POST /NAME` on the socket makes it.
     const NAME: &'static str;
-    /// Services that it needs.
     const SCOPE: CallScope;
-    /// Answer to the call.
     type Answer: Serialize + DeserializeOwned + Send;
 
-    /// Does what is asked.
     fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
 }
 
@@ -118,11 +115,9 @@ pub enum CallScope {
 /// Reason why a call that came in by its name has no answer.
 #[derive(Debug)]
 pub enum CallFault {
-    /// There is no such call.
     Unknown,
     /// It is not written as this version knows it.
     Invalid(serde_json::Error),
-    /// It was not done.
     Refused(Refusal),
 }
 
@@ -570,15 +565,12 @@ pub struct ServiceFacts {
     pub smtp: Vec<SmtpListener>,
     /// What TLS is spoken with there, where it is.
     pub tls: Option<Arc<Tls>>,
-    /// How messages come in.
     pub intake: Arc<Intake>,
     /// How their events come back.
     pub events: EventRoute,
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
-    /// Bodies of pending messages.
     pub bodies: Arc<BodyFacts>,
-    /// Restarts in place.
     pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.
     pub identity: Identity,
@@ -656,7 +648,6 @@ impl Admin {
         }
     }
 
-    /// The organisation with this name.
     fn organisation(&self, name: &str) -> Result<domain_organisation::Organisation, Refusal> {
         let name = organisation_name(name)?;
         self.store.organisation(&name).ok_or_else(|| {

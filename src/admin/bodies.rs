@@ -19,7 +19,6 @@ pub struct Bodies {
     pub count: usize,
     /// Bytes of them, with the records of their messages.
     pub bytes: u64,
-    /// Bytes of memory that they take up.
     pub memory_bytes: u64,
     /// Acceptance of the oldest message; `None` if there is none.
     pub oldest_at: Option<String>,
@@ -97,7 +96,6 @@ impl BodyFacts {
         self.queue.is_pending_since_before(id, began).then_some(at)
     }
 
-    /// Returns what operators see.
     pub fn show(&self) -> Bodies {
         let usage = self.queue.bodies().usage();
         Bodies {

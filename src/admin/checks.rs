@@ -54,7 +54,6 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-/// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
@@ -79,7 +78,6 @@ pub struct Examiner<'a> {
 }
 
 impl Finding {
-    /// Something is as it should be.
     pub fn ok(about: impl Into<String>, message: impl Into<String>) -> Self {
         let (about, message) = (about.into(), message.into());
         Self { about, verdict: Verdict::Ok, message, advice: None }
@@ -106,7 +104,6 @@ impl Finding {
 }
 
 impl EventRoute {
-    /// Whether events are waited for at all.
     pub fn is_given(&self) -> bool {
         self.queue_url.is_some()
     }
@@ -127,12 +124,10 @@ pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined, Re
 }
 
 impl<'a> Examiner<'a> {
-    /// An examiner that asks with this client.
     pub fn new(ses: &'a SesClient, events: &'a EventRoute) -> Self {
         Self { ses, events }
     }
 
-    /// Looks at one part.
     pub async fn examine(&self, part: &Part) -> Result<Vec<Finding>, Refusal> {
         Ok(match part {
             Part::Credentials => self.credentials().await,

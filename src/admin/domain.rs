@@ -61,7 +61,6 @@ pub struct DomainReport {
     pub dns_records: Vec<DnsRecord>,
 }
 
-/// A DNS record to publish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DnsRecord {
@@ -91,7 +90,6 @@ pub struct DomainChecked {
     pub dns_records: Vec<DnsRecord>,
 }
 
-/// A custom MAIL FROM domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailFrom {
     pub domain: String,
@@ -109,7 +107,6 @@ enum SesAnswer {
     Unknown,
 }
 
-/// A withdrawn sender domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainRemoved {

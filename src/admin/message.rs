@@ -29,7 +29,6 @@ pub const MAX_MESSAGES: usize = 1_000;
 /// The longest text that is searched for, in characters.
 const MAX_SEARCH_CHARS: usize = 200;
 
-/// Which queued messages are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum QueuedMessages {
@@ -54,7 +53,6 @@ pub struct OperatorsView {
     pub message: MessageView,
 }
 
-/// A message with its events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageShown {
     #[serde(flatten)]
@@ -78,7 +76,6 @@ pub struct Timeline {
     pub events: Vec<RecipientEvent>,
 }
 
-/// An event of one recipient.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecipientEvent {

@@ -15,7 +15,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// As it is now.
     pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();

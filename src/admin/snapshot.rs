@@ -185,7 +185,6 @@ pub struct TakenIn {
 /// Certificate of the client listeners.
 #[derive(Debug, Clone, Default)]
 pub struct CertificateState {
-    /// Its end, if it has one.
     pub expires_at: Option<Timestamp>,
     /// Latest time to renew it.
     pub renew_by: Option<Timestamp>,
@@ -195,7 +194,6 @@ pub struct CertificateState {
     pub troubles: Vec<CertificateTrouble>,
 }
 
-/// Client connections.
 #[derive(Debug, Clone, Default)]
 pub struct Connections {
     /// Open ones of HTTP.

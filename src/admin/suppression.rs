@@ -30,7 +30,6 @@ pub enum Scope {
     Organisation(String),
 }
 
-/// What became of each address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuppressionChanges {
     pub addresses: Vec<SuppressionChange>,
@@ -134,7 +133,6 @@ pub struct SuppressionsImported {
     pub refused: Vec<RefusedRow>,
 }
 
-/// A row that was not taken in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
     /// Its position in the request, from 0 on.

@@ -26,7 +26,6 @@ const MAX_AUTHORITY_BYTES: usize = 256 << 10;
 /// The most of a test's answer that is shown, in bytes.
 const MAX_BODY_SHOWN: usize = 1_024;
 
-/// Deliveries to be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WhichDeliveries {
@@ -35,7 +34,6 @@ pub enum WhichDeliveries {
     Failed,
 }
 
-/// Events to be delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ReplayedEvents {
