@@ -69,7 +69,6 @@ mod purge;
 mod quarantine;
 mod recent_rows;
 mod restore;
-mod row_tables;
 mod rows;
 mod sent;
 mod startup_recovery;

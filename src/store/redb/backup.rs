@@ -11,15 +11,16 @@ use tempfile::NamedTempFile;
 
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
-use crate::store::redb::changes::Changes;
+use crate::store::redb::changes::{Changes, RowChange};
 use crate::store::redb::checkpoint::kept_checkpoint;
 use crate::store::redb::data_directory::create_directory;
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{
-    AnyTable, FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
+    FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
 };
 use crate::store::redb::{FILE_NAME, RedbStore, Shared, temp_files};
+use crate::store::rows::KeyRange;
 
 /// How many bytes of rows one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
@@ -78,7 +79,7 @@ impl Snapshot {
         let transaction = shared.database.begin_read()?;
         let mut rows = 0;
         for (table, _) in TABLES {
-            rows += table.rows(&transaction)?;
+            rows += table.count(&transaction, &KeyRange::all())?;
         }
         // The copy has everything, and no journal.
         rows -= u64::from(kept_checkpoint(&transaction)?.is_some());
@@ -188,9 +189,9 @@ impl Chunk {
         if usize::from(*chunk.0.first().ok_or(NotAChunk)?) >= TABLES.len() {
             return Err(NotAChunk);
         }
-        let mut rows = Rows(&chunk.0[1..]);
+        let mut rows = chunk.rows();
         while rows.next().is_some() {}
-        if rows.0.is_empty() { Ok(chunk) } else { Err(NotAChunk) }
+        if rows.rest.is_empty() { Ok(chunk) } else { Err(NotAChunk) }
     }
 
     /// The bytes to travel.
@@ -198,29 +199,28 @@ impl Chunk {
         &self.0
     }
 
-    fn table(&self) -> &'static dyn AnyTable {
-        TABLES[usize::from(self.0[0])].0
-    }
-
     fn rows(&self) -> Rows<'_> {
-        Rows(&self.0[1..])
+        Rows { table: self.0[0], rest: &self.0[1..] }
     }
 }
 
 /// The rows of a chunk; stops at the first that is not whole.
-struct Rows<'a>(&'a [u8]);
+struct Rows<'a> {
+    table: u8,
+    rest: &'a [u8],
+}
 
 impl<'a> Iterator for Rows<'a> {
-    type Item = (&'a [u8], &'a [u8]);
+    type Item = RowChange<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (key_length, rest) = self.0.split_first_chunk()?;
+        let (key_length, rest) = self.rest.split_first_chunk()?;
         let (value_length, rest) = rest.split_first_chunk()?;
         let length = |bytes| usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX);
         let (key, rest) = rest.split_at_checked(length(*key_length))?;
         let (value, rest) = rest.split_at_checked(length(*value_length))?;
-        self.0 = rest;
-        Some((key, value))
+        self.rest = rest;
+        Some(RowChange { table: self.table, key, value: Some(value) })
     }
 }
 
@@ -309,7 +309,8 @@ impl FileCopy {
                 Some(transaction) => transaction,
                 None => self.database.begin_write()?,
             };
-            let added = chunk.table().insert(&transaction, &mut chunk.rows())?;
+            let rows: Vec<_> = chunk.rows().collect();
+            TABLES[usize::from(chunk.0[0])].0.make(&transaction, &rows)?;
             self.uncommitted += chunk.as_bytes().len();
             if self.uncommitted < COMMIT_BYTES {
                 self.transaction = Some(transaction);
@@ -317,7 +318,7 @@ impl FileCopy {
                 self.uncommitted = 0;
                 transaction.commit()?;
             }
-            Ok(added)
+            Ok(rows.len() as u64)
         })();
         self.rows += added.map_err(|source| write_error(&self.path, source))?;
         Ok(self.rows)
@@ -392,7 +393,7 @@ mod tests {
         chunk.push(b"", b"");
         let bytes = chunk.as_bytes().to_vec();
         let read = Chunk::from_bytes(bytes.clone()).unwrap();
-        let rows: Vec<_> = read.rows().collect();
+        let rows: Vec<_> = read.rows().map(|row| (row.key, row.value.unwrap())).collect();
         assert_eq!(rows, [(&b"key"[..], &b"value"[..]), (b"", b"")]);
         for bad in [&[][..], &[200], &bytes[..bytes.len() - 1], &bytes[..5]] {
             assert_eq!(Chunk::from_bytes(bad.to_vec()), Err(NotAChunk), "{bad:?}");

@@ -190,6 +190,8 @@ pub(super) struct Table<'txn, K: Key + 'static, V: Value + 'static> {
     /// Position in `TABLES`.
     number: u8,
     changes: &'txn Changes,
+    /// True if it lacks nothing that was noted for later.
+    is_whole: bool,
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> Deref for Table<'txn, K, V> {
@@ -207,15 +209,22 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
         number: u8,
         changes: &'txn Changes,
     ) -> Self {
-        Self { inner, number, changes }
+        Self { inner, number, changes, is_whole: false }
     }
 
-    /// Makes the changes that were noted for later.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Makes the changes that were noted for later, unless it has them.
     pub(super) fn catch_up(&mut self) -> Result<(), StorageError> {
-        let mut later = self.changes.later.borrow_mut();
-        let Some(noted) = later.by_table.remove(&self.number) else { return Ok(()) };
-        let running = self.changes.bytes.borrow();
-        make(&mut self.inner, &later.last_changes(&noted, &running))
+        if !std::mem::replace(&mut self.is_whole, true) {
+            let mut later = self.changes.later.borrow_mut();
+            let Some(noted) = later.by_table.remove(&self.number) else { return Ok(()) };
+            let running = self.changes.bytes.borrow();
+            make(&mut self.inner, &later.last_changes(&noted, &running))?;
+        }
+        Ok(())
     }
 
     pub(super) fn insert<'k, 'v>(

@@ -6,11 +6,11 @@ use crate::store::damage::Damage;
 use crate::store::directory::{KeyUses, OrganisationIndex};
 use crate::store::organisations::read_index;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::row_tables::published;
-use crate::store::redb::tables::{KEY_USE, SUPPRESSIONS};
+use crate::store::redb::tables::{KEY_USE, SUPPRESSIONS, published};
 use crate::store::rows::KeyRange;
 use crate::store::suppression_filter::Suppressed;
 use crate::store::suppressions;
+
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
     read_index(|table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?))
 }

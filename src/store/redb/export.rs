@@ -8,10 +8,9 @@ use crate::store::StoreError;
 use crate::store::record::webhooks::decode_cursor;
 use crate::store::record::{IdempotencyRow, organisation_of};
 use crate::store::redb::error::ReadError;
-use crate::store::redb::row_tables::published;
 use crate::store::redb::tables::{
     BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
-    PENDING, Row, SENT, TIME_KEY,
+    PENDING, Row, SENT, TIME_KEY, published,
 };
 use crate::store::redb::{RedbStore, directory};
 use crate::store::rows::{Counter, Key, KeyRange, NewRow, Table};

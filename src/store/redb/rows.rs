@@ -16,8 +16,7 @@ use crate::store::listing::blocking;
 use crate::store::record::ReportedChange;
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::row_tables::{PublishedTable, published};
-use crate::store::redb::tables::{CLOCK, META, TIME_KEY, Tables};
+use crate::store::redb::tables::{AnyTable, CLOCK, META, TIME_KEY, Tables, published};
 use crate::store::redb::{RedbStore, sent, timed_rows};
 use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::store::{Change, ROW_WEIGHT, StoreError};
@@ -46,7 +45,7 @@ impl RedbStore {
         key: Key,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         self.shows(table).await;
-        let read = |rows: &dyn PublishedTable, transaction: &_| {
+        let read = |rows: &dyn AnyTable, transaction: &_| {
             rows.get(transaction, std::slice::from_ref(&key))
         };
         Ok(self.read_table(table, read)?.pop().map(|(_, row)| row))
@@ -58,7 +57,7 @@ impl RedbStore {
         keys: Vec<Key>,
     ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
         // Rows that are shown refer to them: they are published with those.
-        let read = move |rows: &dyn PublishedTable, transaction: &_| rows.get(transaction, &keys);
+        let read = move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys);
         Ok(self.read_aside(table, read).await?.into_iter().collect())
     }
 
@@ -68,15 +67,7 @@ impl RedbStore {
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<KeyedRow>, StoreError> {
-        let read = move |rows: &dyn PublishedTable, transaction: &_| {
-            rows.range(transaction, &range, limit)
-        };
-        self.shows(table).await;
-        if takes_long(table) {
-            self.read_aside(table, read).await
-        } else {
-            self.read_table(table, read)
-        }
+        self.read_run(table, move |rows, transaction| rows.range(transaction, &range, limit)).await
     }
 
     pub(in crate::store) async fn count_rows(
@@ -84,14 +75,7 @@ impl RedbStore {
         table: Table,
         range: KeyRange,
     ) -> Result<u64, StoreError> {
-        let read =
-            move |rows: &dyn PublishedTable, transaction: &_| rows.count(transaction, &range);
-        self.shows(table).await;
-        if takes_long(table) {
-            self.read_aside(table, read).await
-        } else {
-            self.read_table(table, read)
-        }
+        self.read_run(table, move |rows, transaction| rows.count(transaction, &range)).await
     }
 
     pub(in crate::store) fn counters<const N: usize>(
@@ -146,18 +130,30 @@ impl RedbStore {
     fn read_table<T>(
         &self,
         table: Table,
-        read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>,
+        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
         self.read(table.as_str(), "rows", |transaction| Ok(read(published(table), transaction)?))
+    }
+
+    /// Reads a run of rows.
+    async fn read_run<T: Send + 'static>(
+        &self,
+        table: Table,
+        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.shows(table).await;
+        if takes_long(table) {
+            self.read_aside(table, read).await
+        } else {
+            self.read_table(table, read)
+        }
     }
 
     /// Reads on a thread where that may take long.
     async fn read_aside<T: Send + 'static>(
         &self,
         table: Table,
-        read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>
-        + Send
-        + 'static,
+        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
         blocking(move || store.read_table(table, read)).await

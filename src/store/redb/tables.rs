@@ -1,4 +1,5 @@
-//! Tables of the file: their keys, and a write transaction over all of them.
+//! Tables of the file: their keys, a write transaction over all of them, and how the rules of the
+//! store, which know keys and rows as bytes, read and change them.
 //!
 //! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts
 //! go to its end and a purge is one range. A random key here would cost an order of magnitude at
@@ -6,19 +7,20 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 use redb::{
-    Database, Durability, Key, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageError,
+    Database, Durability, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageError,
     TableDefinition, TableHandle, Value, WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::changes::{
-    Changes, LaterChanges, RowChange, Table, last_of_each, make, row_changes,
+    self, Changes, LaterChanges, RowChange, last_of_each, make, row_changes,
 };
 use crate::store::redb::error::ReadError;
+use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 
 /// The version of the file's layout. A file of a newer version is refused.
 pub const FORMAT_VERSION: u64 = 5;
@@ -49,10 +51,10 @@ pub(super) type Row = &'static [u8];
 /// A row that is kept for a while: when it was put there, in milliseconds, and the row itself.
 pub(super) type TimedRow = (u64, &'static [u8]);
 
-/// Declares the tables of the file, each in one place: its constant, its field of [`Tables`] and its
-/// place in [`TABLES`].
+/// Declares the tables of the file, each in one place: its constant, its field of [`Tables`], its
+/// place in [`TABLES`], and which [`Table`] of the rules it is, if it is one.
 macro_rules! tables {
-    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident,)+) => {
+    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident $($rows:ident)?,)+) => {
         $(
             $(#[$about])*
             pub(super) const $table: TableDefinition<$key, $row> = TableDefinition::new($name);
@@ -62,6 +64,13 @@ macro_rules! tables {
         /// table's number in a backup and in the journal.
         pub(super) const TABLES: &[(&dyn AnyTable, Visibility)] =
             &[$((&$table, Visibility::$seen)),+];
+
+        /// Returns the table that has the rows of one of the rules.
+        pub(super) fn published(table: Table) -> &'static dyn AnyTable {
+            match table {
+                $($(Table::$rows => &$table,)?)+
+            }
+        }
 
         /// All tables of one write transaction.
         pub(super) struct Tables<'txn> {
@@ -82,6 +91,13 @@ macro_rules! tables {
                 $(self.$field.open()?;)+
                 Ok(())
             }
+
+            /// Returns the table that has the rows of one of the rules.
+            pub(super) fn of(&mut self, table: Table) -> &mut dyn RowTable {
+                match table {
+                    $($(Table::$rows => &mut self.$field,)?)+
+                }
+            }
         }
     };
 }
@@ -91,7 +107,7 @@ tables! {
     /// Single values of the file itself.
     meta: META = "meta" (&'static str => u64) AtOnce,
     /// Message records.
-    messages: MESSAGES = "messages" (IdKey => Row) ByKey,
+    messages: MESSAGES = "messages" (IdKey => Row) ByKey Messages,
     /// Each organisation's messages, so that a listing reads no other's. An organisation's messages
     /// follow one another, so inserts go to the ends of as many runs as there are organisations.
     by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()) OnDemand,
@@ -100,24 +116,24 @@ tables! {
     /// The idempotency keys of the last 24 hours, by the message that each one made.
     idempotency: IDEMPOTENCY = "idempotency" (IdKey => Row) ByKey,
     /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
-    events: EVENTS = "events" (Row => Row) AtOnce,
+    events: EVENTS = "events" (Row => Row) AtOnce Events,
     /// Messages that the provider accepted, by the time of that and their id, with the provider's
     /// own id for them: how an event without our tag finds its message.
     sent: SENT = "sent" ((u64, IdKey) => Row) OnDemand,
     /// Events whose message is not known yet, by the provider's id for it, with the time of their
     /// arrival. Random keys do no harm here, because the table is bounded.
-    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow) AtOnce,
+    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow) AtOnce UnmatchedEvents,
     /// Documents that could not be read, by their digest, with the time of their arrival. Bounded
     /// too.
-    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow) AtOnce,
+    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow) AtOnce DeadLetters,
     /// Suppressed addresses by organisation.
-    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row) AtOnce,
+    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row) AtOnce Suppressions,
     /// Organisations by number.
-    organisations: ORGANISATIONS = "organisations" (u32 => Row) AtOnce,
+    organisations: ORGANISATIONS = "organisations" (u32 => Row) AtOnce Organisations,
     /// Hashes of API keys by number.
-    api_keys: API_KEYS = "api_keys" (u32 => Row) AtOnce,
+    api_keys: API_KEYS = "api_keys" (u32 => Row) AtOnce ApiKeys,
     /// Sender domains by organisation.
-    domains: DOMAINS = "domains" ((u32, &'static str) => Row) AtOnce,
+    domains: DOMAINS = "domains" ((u32, &'static str) => Row) AtOnce Domains,
     /// When each API key was last used, in milliseconds, by the key's number.
     key_use: KEY_USE = "key_use" (u32 => u64) AtOnce,
     /// Records that were pending at a start and could not be read, by message, with the time of
@@ -127,24 +143,24 @@ tables! {
     clock: CLOCK = "clock" (&'static str => Row) AtOnce,
     /// Entries of the event feed, by organisation and position. An organisation's entries follow one
     /// another, as its messages do.
-    feed: FEED = "feed" ((u32, u64) => Row) OnDemand,
+    feed: FEED = "feed" ((u32, u64) => Row) OnDemand Feed,
     /// Failures of messages that an event later proved to be sent: their records do not have them
     /// any more, and the feed still shows them.
-    overturned: OVERTURNED = "overturned_failures" (IdKey => Row) AtOnce,
+    overturned: OVERTURNED = "overturned_failures" (IdKey => Row) AtOnce OverturnedFailures,
     /// Endpoints of webhooks by number.
-    webhooks: WEBHOOKS = "webhooks" (u32 => Row) AtOnce,
+    webhooks: WEBHOOKS = "webhooks" (u32 => Row) AtOnce Webhooks,
     /// How far each endpoint's deliveries are, by the endpoint's number.
-    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row) AtOnce,
+    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row) AtOnce WebhookCursors,
     /// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
     /// event's position in the feed.
-    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row) AtOnce,
+    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row) AtOnce WaitingDeliveries,
     /// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
-    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row) AtOnce,
+    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row) AtOnce FailedDeliveries,
     /// Counts of what happened in each hour, by the hour's number and the organisation; those of all
     /// organisations together are under [`ALL_ORGANISATIONS`].
-    history: HISTORY = "history" ((u32, u32) => Row) OnDemand,
+    history: HISTORY = "history" ((u32, u32) => Row) OnDemand History,
     /// Steps of messages' timelines: message and number of the step.
-    timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand,
+    timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand Timeline,
 }
 
 /// The one key of [`CLOCK`].
@@ -196,54 +212,42 @@ pub(super) fn in_tables<T>(
 
 /// A table that is opened at its first use: to open all of them takes 8 % of a small transaction's
 /// processor time.
-pub(super) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
+pub(super) struct OnDemand<'txn, K: redb::Key + 'static, V: Value + 'static> {
     transaction: &'txn WriteTransaction,
     changes: &'txn Changes,
     definition: TableDefinition<'static, K, V>,
-    table: Opened<'txn, K, V>,
+    table: Option<changes::Table<'txn, K, V>>,
 }
 
-/// How far a table is open.
-enum Opened<'txn, K: Key + 'static, V: Value + 'static> {
-    Not,
-    /// To be read: it lacks what was noted for later.
-    Behind(Table<'txn, K, V>),
-    /// With all changes.
-    Whole(Table<'txn, K, V>),
-}
-
-impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
+impl<'txn, K: redb::Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
     fn new(
         transaction: &'txn WriteTransaction,
         changes: &'txn Changes,
         definition: TableDefinition<'static, K, V>,
     ) -> Self {
-        Self { transaction, changes, definition, table: Opened::Not }
+        Self { transaction, changes, definition, table: None }
     }
 
     /// The table, created where it is missing.
-    pub(super) fn open(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
-        if !matches!(self.table, Opened::Whole(_)) {
-            self.open_behind()?.catch_up()?;
-            self.table = match std::mem::replace(&mut self.table, Opened::Not) {
-                Opened::Behind(table) | Opened::Whole(table) => Opened::Whole(table),
-                Opened::Not => unreachable!("it was opened"),
-            };
-        }
-        self.open_behind()
+    pub(super) fn open(&mut self) -> Result<&mut changes::Table<'txn, K, V>, redb::Error> {
+        let table = self.open_behind()?;
+        table.catch_up()?;
+        Ok(table)
     }
 
     /// The table, which may lack what was noted for later.
-    fn open_behind(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
-        if let Opened::Not = self.table {
+    fn open_behind(&mut self) -> Result<&mut changes::Table<'txn, K, V>, redb::Error> {
+        if self.table.is_none() {
             let table = self.transaction.open_table(self.definition)?;
-            let table = Table::new(table, number_of(&self.definition), self.changes);
-            self.table = Opened::Behind(table);
+            let number = number_of(&self.definition);
+            self.table = Some(changes::Table::new(table, number, self.changes));
         }
-        match &mut self.table {
-            Opened::Behind(table) | Opened::Whole(table) => Ok(table),
-            Opened::Not => unreachable!("it was opened"),
-        }
+        Ok(self.table.as_mut().expect("it was opened"))
+    }
+
+    /// The table, if it is open with all changes.
+    fn whole(&mut self) -> Option<&mut changes::Table<'txn, K, V>> {
+        self.table.as_mut().filter(|table| table.is_whole())
     }
 
     /// Puts a row, which a table that is not open gets after the batch is answered.
@@ -252,7 +256,7 @@ impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
         key: impl Borrow<K::SelfType<'k>>,
         value: impl Borrow<V::SelfType<'v>>,
     ) -> Result<(), StorageError> {
-        if let Opened::Whole(table) = &mut self.table {
+        if let Some(table) = self.whole() {
             return table.insert(key, value);
         }
         let (key, value) = (K::as_bytes(key.borrow()), V::as_bytes(value.borrow()));
@@ -267,7 +271,7 @@ impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
         &mut self,
         key: impl Borrow<K::SelfType<'k>>,
     ) -> Result<(), StorageError> {
-        if let Opened::Whole(table) = &mut self.table {
+        if let Some(table) = self.whole() {
             return table.remove(key).map(drop);
         }
         let key = K::as_bytes(key.borrow());
@@ -361,18 +365,101 @@ pub(super) fn make_later(
     Ok(())
 }
 
-/// Is shown a key and a value, and says whether it wants more.
+trait KeyForm: redb::Key + Sync + 'static {
+    /// Reads a key. What a shorter one lacks is the least.
+    fn read(key: &Key) -> Self::SelfType<'_>;
+    fn write(key: &Self::SelfType<'_>) -> Key;
+}
+
+macro_rules! key_forms {
+    ($($form:ty: |$key:ident| $read:expr;)+) => {
+        $(
+            impl KeyForm for $form {
+                fn read($key: &Key) -> Self::SelfType<'_> {
+                    $read
+                }
+
+                fn write(key: &Self::SelfType<'_>) -> Key {
+                    Key::from(*key)
+                }
+            }
+        )+
+    };
+}
+
+key_forms! {
+    &'static str: |key| key.text(0);
+    u32: |key| key.number(0);
+    (u32, IdKey): |key| (key.number(0), *key.id(4).as_bytes());
+    (u64, IdKey): |key| (key.large(0), *key.id(8).as_bytes());
+    (u32, u32): |key| (key.number(0), key.number(4));
+    (u32, u64): |key| (key.number(0), key.large(4));
+    (u32, u64, u64): |key| (key.number(0), key.large(4), key.large(12));
+    (u32, &'static str): |key| (key.number(0), key.text(4));
+    IdKey: |key| *key.id(0).as_bytes();
+    (IdKey, u32): |key| (*key.id(0).as_bytes(), key.number(16));
+    Row: |key| key.bytes();
+}
+
+/// Form of rows as the rules know them: as they are in the file, unless the form says otherwise.
+trait RowForm: Value + Sync + 'static {
+    fn read(row: &[u8]) -> Self::SelfType<'_> {
+        Self::from_bytes(row)
+    }
+
+    fn write(row: &Self::SelfType<'_>) -> Vec<u8> {
+        Self::as_bytes(row).as_ref().to_vec()
+    }
+}
+
+impl RowForm for () {}
+impl RowForm for u64 {}
+impl RowForm for Row {}
+
+impl RowForm for TimedRow {
+    fn read(row: &[u8]) -> (u64, &[u8]) {
+        let (at, row) = split_timed(row);
+        (at.unix_millis(), row)
+    }
+
+    fn write((at, row): &(u64, &[u8])) -> Vec<u8> {
+        timed(Timestamp::from_unix_millis(*at), row)
+    }
+}
+
+/// Table of a write transaction.
+pub(super) trait RowTable {
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>, redb::Error>;
+    fn put(&mut self, key: &Key, row: &[u8]) -> Result<(), redb::Error>;
+    fn remove(&mut self, key: &Key) -> Result<(), redb::Error>;
+    fn range(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<KeyedRow>, redb::Error>;
+}
+
+impl<K: KeyForm, V: RowForm> RowTable for OnDemand<'_, K, V> {
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>, redb::Error> {
+        get::<K, V>(&**self.open()?, key)
+    }
+
+    fn put(&mut self, key: &Key, row: &[u8]) -> Result<(), redb::Error> {
+        Ok(self.open()?.insert(K::read(key), V::read(row))?)
+    }
+
+    fn remove(&mut self, key: &Key) -> Result<(), redb::Error> {
+        self.open()?.remove(K::read(key))?;
+        Ok(())
+    }
+
+    fn range(&mut self, range: &KeyRange, limit: usize) -> Result<Vec<KeyedRow>, redb::Error> {
+        read_range::<K, V>(&**self.open()?, range, limit)
+    }
+}
+
+/// Is shown a key and a value, as they are in the file, and says whether it wants more.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
-/// Keys with their values.
-type ByteRows<'a, 'b> = &'a mut dyn Iterator<Item = (&'b [u8], &'b [u8])>;
 
-/// A table whose keys and values are taken as bytes.
+/// A table of the file, whatever its keys and rows are.
 pub(super) trait AnyTable: Sync {
-    /// Its name.
     fn name(&self) -> &str;
-
-    /// How many rows it has.
-    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error>;
 
     /// Shows every row, in order, until told to stop.
     fn each(
@@ -381,30 +468,32 @@ pub(super) trait AnyTable: Sync {
         visit: Visit<'_>,
     ) -> Result<ControlFlow<()>, redb::Error>;
 
-    /// Writes rows as [`AnyTable::each`] showed them; gives how many.
-    fn insert(
-        &self,
-        transaction: &WriteTransaction,
-        rows: ByteRows<'_, '_>,
-    ) -> Result<u64, redb::Error>;
-
-    /// Makes changes of rows.
+    /// Makes changes of rows, as they are in the file.
     fn make(
         &self,
         transaction: &WriteTransaction,
         changes: &[RowChange<'_>],
     ) -> Result<(), redb::Error>;
+
+    fn get(
+        &self,
+        transaction: &ReadTransaction,
+        keys: &[Key],
+    ) -> Result<Vec<KeyedRow>, redb::Error>;
+
+    fn range(
+        &self,
+        transaction: &ReadTransaction,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, redb::Error>;
+
+    fn count(&self, transaction: &ReadTransaction, range: &KeyRange) -> Result<u64, redb::Error>;
 }
 
-impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
-    for TableDefinition<'static, K, V>
-{
+impl<K: KeyForm, V: RowForm> AnyTable for TableDefinition<'static, K, V> {
     fn name(&self) -> &str {
         TableHandle::name(self)
-    }
-
-    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error> {
-        Ok(transaction.open_table(*self)?.len()?)
     }
 
     fn each(
@@ -422,20 +511,6 @@ impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
         Ok(ControlFlow::Continue(()))
     }
 
-    fn insert(
-        &self,
-        transaction: &WriteTransaction,
-        rows: ByteRows<'_, '_>,
-    ) -> Result<u64, redb::Error> {
-        let mut table = transaction.open_table(*self)?;
-        let mut count = 0;
-        for (key, value) in rows {
-            table.insert(K::from_bytes(key), V::from_bytes(value))?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
     fn make(
         &self,
         transaction: &WriteTransaction,
@@ -443,4 +518,66 @@ impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
     ) -> Result<(), redb::Error> {
         Ok(make(&mut transaction.open_table(*self)?, changes)?)
     }
+
+    fn get(
+        &self,
+        transaction: &ReadTransaction,
+        keys: &[Key],
+    ) -> Result<Vec<KeyedRow>, redb::Error> {
+        let table = transaction.open_table(*self)?;
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            found.extend(get::<K, V>(&table, key)?.map(|row| (key.clone(), row)));
+        }
+        Ok(found)
+    }
+
+    fn range(
+        &self,
+        transaction: &ReadTransaction,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, redb::Error> {
+        read_range::<K, V>(&transaction.open_table(*self)?, range, limit)
+    }
+
+    fn count(&self, transaction: &ReadTransaction, range: &KeyRange) -> Result<u64, redb::Error> {
+        let table = transaction.open_table(*self)?;
+        if *range == KeyRange::all() {
+            return Ok(table.len()?);
+        }
+        let rows = table.range::<K::SelfType<'_>>(bounds::<K>(range))?;
+        Ok(rows.count() as u64)
+    }
+}
+
+fn get<K: KeyForm, V: RowForm>(
+    table: &impl ReadableTable<K, V>,
+    key: &Key,
+) -> Result<Option<Vec<u8>>, redb::Error> {
+    let row = table.get(K::read(key))?;
+    Ok(row.map(|row| V::write(&row.value())))
+}
+
+fn read_range<K: KeyForm, V: RowForm>(
+    table: &impl ReadableTable<K, V>,
+    range: &KeyRange,
+    limit: usize,
+) -> Result<Vec<KeyedRow>, redb::Error> {
+    let mut rows = table.range::<K::SelfType<'_>>(bounds::<K>(range))?;
+    let mut found = Vec::new();
+    while found.len() < limit {
+        let row = if range.is_descending { rows.next_back() } else { rows.next() };
+        let Some(row) = row else { break };
+        let (key, row) = row?;
+        found.push((K::write(&key.value()), V::write(&row.value())));
+    }
+    Ok(found)
+}
+
+type Bounds<'a, K> = (Bound<<K as Value>::SelfType<'a>>, Bound<<K as Value>::SelfType<'a>>);
+
+fn bounds<K: KeyForm>(range: &KeyRange) -> Bounds<'_, K> {
+    let (from, end) = range.bounds();
+    (from.map(K::read), end.map(K::read))
 }
