@@ -133,7 +133,7 @@ impl RedbStore {
         if !path.exists() {
             return Ok(());
         }
-        let checked = Opener::file(&path, CACHE_BYTES).and_then(|opener| opener.check());
+        let checked = Opener::file(&path, CACHE_BYTES).and_then(|opener| opener.check(Some(StoreOwner::Service)));
         match checked {
             Err(OpenError::InUse) => Ok(()),
             checked => checked,

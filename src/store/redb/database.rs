@@ -23,8 +23,7 @@ use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kep
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
 use crate::store::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
-use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write, require_format};
-use crate::store::redb::owner;
+use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
     IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
@@ -102,41 +101,28 @@ impl SharedDatabase {
         unwritable: Unwritable,
         mut prepare: impl FnMut(&Database, Laid) -> Result<T, ReadError>,
     ) -> Result<(Self, T, Option<OpenError>), OpenError> {
-        let looked_at = (opener.open_for_reading)()?;
-        require_format(&looked_at)?;
-        owner::refuse_others(&looked_at, owner)?;
-        drop(looked_at);
+        opener.check(owner)?;
         let epoch = new_epoch()?;
-        let written = open_to_write(&opener, epoch, damage).and_then(|(database, journal)| {
-            owner::require(&database, owner)?;
-            let prepared = prepare(&database, Laid::Down)?;
-            Ok((Handle::Writing(database), Some(journal), prepared, None))
+        let written = open_to_write(&opener, owner, epoch, damage).and_then(|(database, journal)| {
+            let (tables, prepared) = prepared(&database, Laid::Down, &mut prepare)?;
+            Ok((Handle::Writing(database), tables, Some(journal), prepared, None))
         });
-        let (handle, journal, prepared, refused) = match written {
+        let (handle, published, journal, prepared, refused) = match written {
             Err(error) if unwritable == Unwritable::Read && is_of_disk(&error) => {
-                let read = open_to_read(&opener, damage).and_then(|database| {
-                    owner::refuse_others(&database, owner)?;
-                    let prepared = prepare(&database, Laid::Over)?;
-                    Ok((Handle::Reading(database), prepared))
+                let read = open_to_read(&opener, owner, damage).and_then(|database| {
+                    let (tables, prepared) = prepared(&database, Laid::Over, &mut prepare)?;
+                    Ok((Handle::Reading(database), tables, prepared))
                 });
-                match read {
-                    Ok((handle, prepared)) => (handle, None, prepared, Some(error)),
-                    Err(_) => return Err(error),
-                }
+                let Ok((handle, tables, prepared)) = read else { return Err(error) };
+                (handle, tables, None, prepared, Some(error))
             }
             opened => opened?,
-        };
-        let published = match &handle {
-            Handle::Reading(database) | Handle::Writing(database) => {
-                Some(PublishedTables::open(database)?)
-            }
-            Handle::Closed => None,
         };
         let database = Self {
             opener,
             owner,
             handle: RwLock::new(handle),
-            published: RwLock::new(published),
+            published: RwLock::new(Some(published)),
             epoch,
             journal: Mutex::new(journal),
             journal_bytes: AtomicU64::new(0),
@@ -156,7 +142,7 @@ impl SharedDatabase {
     pub(super) fn start_writing(
         &self,
         damage: &Damage,
-        prepare: impl Fn(&Database, Laid) -> Result<(), ReadError>,
+        mut prepare: impl FnMut(&Database, Laid) -> Result<(), ReadError>,
     ) -> Result<(), OpenError> {
         if let Some(file) = self.data_file() {
             // Readers wait for what follows, so it is not for a disk that is full as before.
@@ -166,29 +152,21 @@ impl SharedDatabase {
         let mut published = write_lock(&self.published);
         // The old handle and its tables hold the file's lock, so they go first.
         (*published, *guard) = (None, Handle::Closed);
-        let written =
-            open_to_write(&self.opener, self.epoch, damage).and_then(|(database, journal)| {
-                owner::require(&database, self.owner)?;
-                prepare(&database, Laid::Down)?;
-                Ok((PublishedTables::open(&database)?, database, journal))
-            });
-        match written {
-            Ok((tables, database, journal)) => {
-                *locked(&self.journal) = Some(journal);
-                (*published, *guard) = (Some(tables), Handle::Writing(database));
-                Ok(())
-            }
-            Err(error) => {
-                let read = open_to_read(&self.opener, damage).and_then(|database| {
-                    prepare(&database, Laid::Over)?;
-                    Ok((PublishedTables::open(&database)?, database))
-                });
-                if let Ok((tables, database)) = read {
-                    (*published, *guard) = (Some(tables), Handle::Reading(database));
-                }
-                Err(error)
-            }
+        let (opener, owner) = (&self.opener, self.owner);
+        let written = open_to_write(opener, owner, self.epoch, damage);
+        let written = written.and_then(|(database, journal)| {
+            let (tables, ()) = prepared(&database, Laid::Down, &mut prepare)?;
+            *locked(&self.journal) = Some(journal);
+            (*published, *guard) = (Some(tables), Handle::Writing(database));
+            Ok(())
+        });
+        if written.is_err()
+            && let Ok(database) = open_to_read(opener, owner, damage)
+            && let Ok((tables, ())) = prepared(&database, Laid::Over, &mut prepare)
+        {
+            (*published, *guard) = (Some(tables), Handle::Reading(database));
         }
+        written
     }
 
     /// The open transaction with all changes, which is not kept any more. Whoever drops it has the
@@ -557,6 +535,16 @@ pub(super) enum Written<T> {
     Perhaps,
     /// It is on disk.
     Durably(T),
+}
+
+/// Sets right what is in files that were opened.
+fn prepared<T>(
+    database: &Database,
+    laid: Laid,
+    prepare: &mut impl FnMut(&Database, Laid) -> Result<T, ReadError>,
+) -> Result<(PublishedTables, T), ReadError> {
+    let prepared = prepare(database, laid)?;
+    Ok((PublishedTables::open(database)?, prepared))
 }
 
 /// Returns true if the disk is at fault, and the file may be good to be read.

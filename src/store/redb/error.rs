@@ -140,6 +140,12 @@ macro_rules! of_file {
                 Self::File(error.into())
             }
         }
+
+        impl From<$error> for OpenError {
+            fn from(error: $error) -> Self {
+                Self::Io(error.into())
+            }
+        }
     )+};
 }
 

@@ -37,6 +37,7 @@ pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
 /// in the journal. An attempt that failed may be made again, with the same epoch.
 pub(super) fn open_to_write(
     opener: &Opener,
+    owner: Option<StoreOwner>,
     epoch: Epoch,
     damage: &Damage,
 ) -> Result<(Database, Journal), OpenError> {
@@ -49,22 +50,28 @@ pub(super) fn open_to_write(
         migrate_from_1(&database, damage)?;
     }
     let journal = start_journal(opener, &database, epoch)?;
+    owner::require(&database, owner)?;
     Ok((database, journal))
 }
 
 /// Opens both files as they are: all that would be written stays in memory, laid over them.
-pub(super) fn open_to_read(opener: &Opener, damage: &Damage) -> Result<Database, OpenError> {
+pub(super) fn open_to_read(
+    opener: &Opener,
+    owner: Option<StoreOwner>,
+    damage: &Damage,
+) -> Result<Database, OpenError> {
     let database = (opener.open_for_reading)()?;
     if require_format(&database)? == 1 {
         migrate_from_1(&database, damage)?;
     }
-    if let Some(kept) = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)? {
+    if let Some(kept) = kept_checkpoint(&database.begin_read()?)? {
         let file = found_journal((opener.journal_for_reading)())?.ok_or_else(missing_journal)?;
         write(&database, |transaction| {
             let replay = |record: &[u8]| Ok::<_, ReadError>(tables::replay(transaction, record)?);
             Journal::read_after(file, kept, replay)
         })?;
     }
+    owner::refuse_others(&database, owner)?;
     Ok(database)
 }
 
@@ -86,7 +93,7 @@ fn missing_journal() -> OpenError {
 
 /// Takes over the journal for this start: replays what the last process left in it.
 fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<Journal, OpenError> {
-    let kept = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?;
+    let kept = kept_checkpoint(&database.begin_read()?)?;
     let found = found_journal((opener.journal)())?;
     let found = match kept {
         Some(_) => found,
@@ -100,17 +107,13 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
             .map_err(|source| OpenError::Create { path: JOURNAL_NAME.into(), source })?,
         None => return Err(missing_journal()),
     };
-    let transaction = begin_write(database).map_err(ReadError::from)?;
+    let transaction = begin_write(database)?;
     let mut journal = Journal::open(file, kept, epoch, |record| {
         tables::replay(&transaction, record).map_err(OpenError::from)
     })?;
     keep_checkpoint(&transaction, journal.checkpoint())?;
-    transaction
-        .open_table(META)
-        .map_err(ReadError::from)?
-        .insert(FORMAT_KEY, FORMAT_VERSION)
-        .map_err(ReadError::from)?;
-    transaction.commit().map_err(ReadError::from)?;
+    transaction.open_table(META)?.insert(FORMAT_KEY, FORMAT_VERSION)?;
+    transaction.commit()?;
     journal.own().map_err(JournalError::from)?;
     Ok(journal)
 }
@@ -177,11 +180,11 @@ impl Opener {
         })
     }
 
-    /// Checks that the file is of a format that is known, and not one of `dev`.
-    pub(super) fn check(&self) -> Result<(), OpenError> {
+    /// Checks that the file is of a format that is known, and not another owner's. Changes nothing.
+    pub(super) fn check(&self, owner: Option<StoreOwner>) -> Result<(), OpenError> {
         let database = (self.open_for_reading)()?;
         require_format(&database)?;
-        owner::refuse_others(&database, Some(StoreOwner::Service))
+        owner::refuse_others(&database, owner)
     }
 
     /// Keeps a journal that was found under another name, if a data file may still need it: that

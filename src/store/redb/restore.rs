@@ -171,7 +171,7 @@ fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
     require_format(&database)?;
     // An older format does not have all of them. It is brought to this one when it is opened.
     write_tables(&database, |mut tables| Ok(tables.create()?))?;
-    if kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?.is_some() {
+    if kept_checkpoint(&database.begin_read()?)?.is_some() {
         match unclosed {
             Unclosed::Refuse => return Err(OpenError::Unclosed),
             Unclosed::AcceptLoss => write(&database, forget_journal)?,
