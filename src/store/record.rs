@@ -30,22 +30,22 @@ mod tests;
 /// The version of every kind of row that has no newer one.
 const VERSION: u8 = 1;
 
-/// Declares the stored twin of a domain enum without data, and both conversions. The order of the
-/// variants is the stored format: new ones go to the end.
+/// Declares the stored twin of a domain enum, whose variants have one value or none, and both
+/// conversions. The order of the variants is the stored format: new ones go to the end.
 macro_rules! stored_enum {
-    ($stored:ident = $domain:ident { $($variant:ident),+ $(,)? }) => {
+    ($stored:ident = $domain:ident { $($variant:ident $(($value:ident: $type:ty))?),+ $(,)? }) => {
         #[derive(Serialize, Deserialize, Clone, Copy)]
-        enum $stored { $($variant),+ }
+        enum $stored { $($variant $(($type))?),+ }
 
         impl From<$domain> for $stored {
             fn from(value: $domain) -> Self {
-                match value { $($domain::$variant => Self::$variant),+ }
+                match value { $($domain::$variant $(($value))? => Self::$variant $(($value))?),+ }
             }
         }
 
         impl From<$stored> for $domain {
             fn from(value: $stored) -> Self {
-                match value { $($stored::$variant => Self::$variant),+ }
+                match value { $($stored::$variant $(($value))? => Self::$variant $(($value))?),+ }
             }
         }
     };

@@ -13,6 +13,7 @@ use crate::store::error::RowError;
 use crate::store::record::{decode, decode_as, encode, encode_as, version};
 
 stored_enum!(PausedByV1 = PausedBy { Operator, Endpoint });
+stored_enum!(AttemptFailureV1 = AttemptFailure { Status(status: u16), TimedOut, Unreachable });
 
 #[derive(Serialize, Deserialize)]
 struct WebhookV1<'a> {
@@ -170,33 +171,6 @@ pub(in crate::store) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowErro
     let moves = moves.map(|(turn, to)| CursorMove { turn, to: FeedPosition::from_number(to) });
     let cursor = WebhookCursor { turn, position: FeedPosition::from_number(position) };
     Ok(CursorRow { cursor, moves: moves.collect() })
-}
-
-#[derive(Serialize, Deserialize)]
-enum AttemptFailureV1 {
-    Status(u16),
-    TimedOut,
-    Unreachable,
-}
-
-impl From<AttemptFailure> for AttemptFailureV1 {
-    fn from(failure: AttemptFailure) -> Self {
-        match failure {
-            AttemptFailure::Status(status) => Self::Status(status),
-            AttemptFailure::TimedOut => Self::TimedOut,
-            AttemptFailure::Unreachable => Self::Unreachable,
-        }
-    }
-}
-
-impl From<AttemptFailureV1> for AttemptFailure {
-    fn from(failure: AttemptFailureV1) -> Self {
-        match failure {
-            AttemptFailureV1::Status(status) => Self::Status(status),
-            AttemptFailureV1::TimedOut => Self::TimedOut,
-            AttemptFailureV1::Unreachable => Self::Unreachable,
-        }
-    }
 }
 
 #[derive(Serialize, Deserialize)]
