@@ -135,14 +135,13 @@ impl PostgresStore {
         now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, Joined), ConnectError> {
         let connector = Connector::new(server);
-        let failed = |error: QueryError| ConnectError::Server(error.to_string());
-        schema::prepare(&connector.connect().await.map_err(failed)?, owner).await?;
-        let connection = connector.connect_for(Purpose::Start).await.map_err(failed)?;
+        schema::prepare(&connector.connect().await?, owner).await?;
+        let connection = connector.connect_for(Purpose::Start).await?;
         let dead = node::watch_namesake(&connection, &identity).await?;
-        let database = cluster::database(&connection).await.map_err(failed)?;
-        let reading = cluster::read_clock(&connection).await.map_err(failed)?;
+        let database = cluster::database(&connection).await?;
+        let reading = cluster::read_clock(&connection).await?;
         let now = now(reading);
-        let store = cluster::store_id(&connection, &identity.name).await.map_err(failed)?;
+        let store = cluster::store_id(&connection, &identity.name).await?;
         let node = Node::new(identity);
         let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
         let shared = Arc::new(Shared {
@@ -165,14 +164,13 @@ impl PostgresStore {
             database: std::sync::Mutex::new(database),
         });
         shared.memory.restarts.note(now, kept.clone());
-        shared.load(&connection).await.map_err(failed)?;
+        shared.load(&connection).await?;
         drop(connection);
         let (accepting, requests) = mpsc::channel(accept::QUEUE_CAPACITY);
         let requests = Arc::new(Mutex::new(requests));
         let (changing, jobs) = mpsc::channel(outcomes::QUEUE_CAPACITY);
         let mut tasks = Tasks::default();
-        let session =
-            async |purpose| Session::connect(Arc::clone(&shared), purpose).await.map_err(failed);
+        let session = async |purpose| Session::connect(Arc::clone(&shared), purpose).await;
         for _ in 0..server.accepting_connections {
             let session = session(Purpose::Acceptance).await?;
             let accepting = accept::work(Arc::clone(&shared), session, Arc::clone(&requests));
@@ -184,14 +182,14 @@ impl PostgresStore {
         let (replaying, questions) = mpsc::channel(replays::QUEUE_CAPACITY);
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
         tasks.spawn(Task::Replays, replays);
-        feed::confirm(&shared, &writer).await.map_err(failed)?;
+        feed::confirm(&shared, &writer).await?;
         let confirming = feed::confirm_others(Arc::clone(&shared), Arc::clone(&writer));
         tasks.spawn(Task::FeedConfirmation, confirming);
         for slot in [&shared.readers, &shared.listers] {
-            slot.get(&shared.connector).await.map_err(failed)?;
+            slot.get(&shared.connector).await?;
         }
-        let connection = shared.readers.get(&shared.connector).await.map_err(failed)?;
-        shared.feed.follow(&connection).await.map_err(failed)?;
+        let connection = shared.readers.get(&shared.connector).await?;
+        shared.feed.follow(&connection).await?;
         drop(connection);
         tasks.spawn(Task::SignsOfLife, node::live(Arc::clone(&shared)));
         tasks.spawn(Task::OtherNodesChanges, follow(Arc::clone(&shared)));
@@ -199,7 +197,7 @@ impl PostgresStore {
         // Without a part of the pace nothing can be sent. The others make room within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
-        let bodies_lost = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
+        let bodies_lost = node::settle_orphans(&shared, &changing, now).await?;
         tasks.spawn(Task::DeadNodesMessages, settle(Arc::clone(&shared), changing.clone()));
         let tasks = Arc::new(tasks);
         let joined = Joined { bodies_lost, kept };

@@ -14,6 +14,7 @@ use crate::domain::message::{Message, Status};
 use crate::store::StoreError;
 use crate::store::locks::locked;
 use crate::store::postgres::session::Session;
+use crate::store::postgres::tables::integer;
 use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
 
 /// How often the others are told, if there is a call to tell of.
@@ -55,7 +56,7 @@ pub(super) async fn tell(shared: &Shared, session: &mut Session) {
         return;
     }
     let ids: Vec<Uuid> = calls.keys().copied().map(uuid_of).collect();
-    let attempts: Vec<i32> = calls.values().copied().map(number).collect();
+    let attempts: Vec<i32> = calls.values().copied().map(integer).collect();
     if let Err(error) = session.run(MARK, &[&ids, &attempts]).await {
         tracing::debug!(%error, "other nodes are told of calls later");
         shared.lost(&error);
@@ -89,8 +90,4 @@ impl PostgresStore {
         }
         Ok(())
     }
-}
-
-fn number(attempts: u32) -> i32 {
-    i32::try_from(attempts).unwrap_or(i32::MAX)
 }

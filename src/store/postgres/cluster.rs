@@ -106,10 +106,8 @@ impl PostgresStore {
     pub(in crate::store) async fn look_at(
         server: &PostgresServer,
     ) -> Result<DatabaseStatus, ConnectError> {
-        let failed = |error: QueryError| ConnectError::Server(error.to_string());
-        let connector = Connector::new(server);
-        let connection = connector.connect_for(Purpose::Reads).await.map_err(failed)?;
-        database(&connection).await.map_err(failed)
+        let connection = Connector::new(server).connect_for(Purpose::Reads).await?;
+        Ok(database(&connection).await?)
     }
 
     pub(in crate::store) fn silence(&self) -> &Silence {

@@ -187,7 +187,7 @@ impl Connector {
             // Signs of life say whether the server answers at all.
             Err(QueryError::TimedOut(limit)) if purpose != Purpose::Lease => {
                 self.silence.note(purpose);
-                Err(QueryError::Silent { purpose: purpose.name(), limit })
+                Err(QueryError::Silent { purpose: purpose.as_str(), limit })
             }
             connected => connected,
         }
@@ -405,7 +405,7 @@ impl Connection {
 
     /// Closes it, because no answer came in time. All that wait for one learn that.
     pub(super) fn give_up(&self, limit: Duration) -> QueryError {
-        let purpose = self.used.purpose.name();
+        let purpose = self.used.purpose.as_str();
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
             tracing::warn!(purpose, ?limit, "PostgreSQL did not answer: its connection is closed");
             self.used.silence.note(self.used.purpose);
@@ -527,7 +527,7 @@ impl Slot {
         limit: Duration,
         connector: &Connector,
     ) -> Result<Arc<Connection>, QueryError> {
-        let silent = QueryError::Silent { purpose: self.purpose.name(), limit };
+        let silent = QueryError::Silent { purpose: self.purpose.as_str(), limit };
         timeout(limit, self.get(connector)).await.unwrap_or(Err(silent))
     }
 

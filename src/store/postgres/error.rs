@@ -87,6 +87,12 @@ impl QueryError {
     }
 }
 
+impl From<QueryError> for ConnectError {
+    fn from(error: QueryError) -> Self {
+        Self::Server(error.to_string())
+    }
+}
+
 /// Describes an error with its causes: tokio-postgres alone says "db error".
 fn described(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();

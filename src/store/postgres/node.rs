@@ -292,9 +292,8 @@ pub(super) async fn watch_namesake(
     let mut seen = None;
     let (mut since, mut last) = (boot_time(), boot_time());
     loop {
-        let row =
-            connection.query_opt(LOOK, &[name, &directory.as_slice(), &place.as_bytes()]).await;
-        let row = row.map_err(|error| ConnectError::Server(error.to_string()))?;
+        let (directory, place) = (directory.as_slice(), place.as_bytes());
+        let row = connection.query_opt(LOOK, &[name, &directory, &place]).await?;
         let Some(row) = row else { return Ok(None) };
         let namesake = Namesake { id: row.get(0), beat: row.get(1) };
         let now = boot_time();
@@ -343,7 +342,7 @@ pub(super) async fn join(
     if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
         joined = join_once(identity, connection, dead, bodies, now).await;
     }
-    match joined.map_err(|error| ConnectError::Server(error.to_string()))? {
+    match joined? {
         Some((id, taken)) => {
             node.id.store(id, Ordering::Release);
             node.confirm(sent);

@@ -72,7 +72,7 @@ impl Peer {
             started_at: timestamp(row.get(5)),
             state: if is_draining { NodeState::Draining } else { NodeState::Working },
             seen_from: if id == this { SeenFrom::Itself } else { SeenFrom::Another },
-            least_dead_after: span(row, 12),
+            least_dead_after: Duration::from_millis(row.get::<_, i64>(12).unsigned_abs()),
             share: row.get(9),
             duties: row.get(10),
             load: NodeLoad {
@@ -107,11 +107,6 @@ pub(super) async fn peers(
         .map(|row| Peer::of(row, this, before, now))
         .map(|peer| (peer.id, peer))
         .collect())
-}
-
-/// Time of a row, which has it in milliseconds.
-fn span(row: &Row, column: usize) -> Duration {
-    Duration::from_millis(row.get::<_, i64>(column).unsigned_abs())
 }
 
 /// Time since the machine was started, with the time in which it was suspended.

@@ -60,20 +60,17 @@ impl PostgresStore {
             let mut purged = Purged::default();
             for (start, end) in &records {
                 let rows = connection.query(MESSAGES, &[start, end, &most]).await?;
-                damaged.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)).zip(&rows).filter_map(
-                    |(id, row)| decode_message(message_id(id), row.get(1)).err().map(|_| id),
-                ));
                 let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
-                let ses_ids: BTreeSet<String> = rows
-                    .iter()
-                    .filter_map(|row| decode_message(message_id(row.get(0)), row.get(1)).ok())
-                    .filter_map(|message| match message.state {
-                        State::Sent { ses_message_id, .. } => Some(ses_message_id),
-                        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => {
-                            None
+                let mut ses_ids = BTreeSet::new();
+                for (id, row) in ids.iter().zip(&rows) {
+                    match decode_message(message_id(*id), row.get(1)).map(|message| message.state) {
+                        Ok(State::Sent { ses_message_id, .. }) => {
+                            ses_ids.insert(ses_message_id);
                         }
-                    })
-                    .collect();
+                        Ok(_) => {}
+                        Err(_) => damaged.push(*id),
+                    }
+                }
                 let ses_ids: Vec<String> = ses_ids.into_iter().collect();
                 for statement in [
                     "DELETE FROM event WHERE message = ANY($1)",

@@ -41,21 +41,20 @@ pub(super) async fn prepare(
     connection: &Connection,
     owner: StoreOwner,
 ) -> Result<(), ConnectError> {
-    let failed = |error: QueryError| ConnectError::Server(error.to_string());
     // Another node may be at it.
     let begin = "BEGIN; SET LOCAL lock_timeout = '20s'";
-    connection.batch(begin).await.map_err(failed)?;
-    connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
-    let refused = match (owner, found_owner(connection).await.map_err(failed)?) {
+    connection.batch(begin).await?;
+    connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    let refused = match (owner, found_owner(connection).await?) {
         (StoreOwner::Service, Some(StoreOwner::Dev)) => Some(ConnectError::MadeByDev),
         (StoreOwner::Dev, Some(StoreOwner::Service)) => Some(ConnectError::NotMadeByDev),
         _ => None,
     };
     if let Some(refused) = refused {
-        connection.batch("ROLLBACK").await.map_err(failed)?;
+        connection.batch("ROLLBACK").await?;
         return Err(refused);
     }
-    let (version, oldest_reader) = versions(connection, owner).await.map_err(failed)?;
+    let (version, oldest_reader) = versions(connection, owner).await?;
     if oldest_reader > VERSION {
         return Err(ConnectError::Newer { version });
     }

@@ -326,7 +326,7 @@ impl Transaction {
     pub(super) async fn begin(session: &Arc<Mutex<Session>>) -> Result<Self, QueryError> {
         let waited = timeout(PATIENCE, Arc::clone(session).lock_owned()).await;
         let mut session = waited.map_err(|_| QueryError::Silent {
-            purpose: Purpose::Administration.name(),
+            purpose: Purpose::Administration.as_str(),
             limit: PATIENCE,
         })?;
         let begun = session.begin().await;

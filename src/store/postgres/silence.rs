@@ -4,34 +4,36 @@
 //! A connection may stand still while the others work: its process on the server hangs, or
 //! something on the way carries nothing any more. Then nobody else notices.
 
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::worded::worded;
 use crate::store::locks::locked;
 
 /// How long operators are told of a connection by which no answer came.
 const SHOWN: Duration = Duration::from_mins(1);
 
-/// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Purpose {
-    Schema,
-    Start,
-    Import,
-    /// Signs of life, and parts of the pace and duties.
-    Lease,
-    Acceptance,
-    /// Outcomes of calls, and events.
-    Outcomes,
-    /// All other changes.
-    Administration,
-    /// Reads of single rows.
-    Reads,
-    /// Reads of many rows.
-    Lists,
+worded! {
+    /// What a connection is for. Operators see its word.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Purpose {
+        Schema = "the schema",
+        Start = "the start",
+        Import = "an import",
+        /// Signs of life, and parts of the pace and duties.
+        Lease = "signs of life",
+        Acceptance = "acceptance",
+        /// Outcomes of calls, and events.
+        Outcomes = "outcomes",
+        /// All other changes.
+        Administration = "administration and webhooks",
+        /// Reads of single rows.
+        Reads = "reads",
+        /// Reads of many rows.
+        Lists = "lists",
+    }
 }
 
 impl Purpose {
@@ -50,21 +52,6 @@ impl Purpose {
             | Self::Outcomes
             | Self::Administration
             | Self::Lists => Duration::from_secs(10),
-        }
-    }
-
-    /// Returns its name, which operators see.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Schema => "the schema",
-            Self::Start => "the start",
-            Self::Import => "an import",
-            Self::Lease => "signs of life",
-            Self::Acceptance => "acceptance",
-            Self::Outcomes => "outcomes",
-            Self::Administration => "administration and webhooks",
-            Self::Reads => "reads",
-            Self::Lists => "lists",
         }
     }
 }
@@ -118,10 +105,11 @@ impl Silence {
     /// Returns the names of what stands still, or stood still within the last minute.
     pub(in crate::store) fn shown(&self) -> Vec<&'static str> {
         let state = locked(&self.0);
-        let lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);
-        let purposes: BTreeSet<Purpose> =
-            lately.map(|noted| noted.purpose).chain(state.doubts.iter().copied()).collect();
-        purposes.into_iter().map(Purpose::name).collect()
+        let is_shown = |purpose: &Purpose| {
+            let mut lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);
+            lately.any(|noted| noted.purpose == *purpose) || state.doubts.contains(purpose)
+        };
+        Purpose::ALL.into_iter().filter(is_shown).map(Purpose::as_str).collect()
     }
 
     /// Returns true if what duties need does not get better by new connections: of those for one
