@@ -257,7 +257,7 @@ impl Store {
 
     /// What admission asks about an organisation.
     pub fn facts(&self, organisation: OrganisationId) -> OrganisationFacts<'_> {
-        OrganisationFacts::new(self, organisation)
+        OrganisationFacts { store: self, organisation }
     }
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable

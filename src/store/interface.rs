@@ -397,14 +397,8 @@ pub struct Purged {
 /// What admission asks of the store about one organisation.
 #[derive(Debug, Clone, Copy)]
 pub struct OrganisationFacts<'a> {
-    store: &'a Store,
-    organisation: OrganisationId,
-}
-
-impl<'a> OrganisationFacts<'a> {
-    pub(super) fn new(store: &'a Store, organisation: OrganisationId) -> Self {
-        Self { store, organisation }
-    }
+    pub(super) store: &'a Store,
+    pub(super) organisation: OrganisationId,
 }
 
 impl Facts for OrganisationFacts<'_> {

@@ -28,7 +28,7 @@ use open::Opener;
 use startup_recovery::Start;
 use writer::{Writer, WriterThread};
 
-pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};
+pub use backup::{Chunk, CopyError, FileCopy, NotAChunk, SaveError, Snapshot};
 pub use data_directory::create_directory;
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use error::OpenError;
@@ -37,6 +37,7 @@ pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
 pub(super) use startup_recovery::Pending;
 pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
+pub use temp_files::Existing;
 
 /// Hands locks of parts of a storage on to the one below.
 macro_rules! hand_on_locks {

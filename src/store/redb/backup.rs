@@ -19,7 +19,8 @@ use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{
     FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
 };
-use crate::store::redb::{FILE_NAME, RedbStore, Shared, temp_files};
+use crate::store::redb::temp_files::{self, Existing};
+use crate::store::redb::{FILE_NAME, RedbStore, Shared};
 use crate::store::rows::KeyRange;
 
 /// How many bytes of rows one commit takes.
@@ -236,15 +237,6 @@ pub enum SaveError {
     Write(#[from] CopyError),
 }
 
-/// What to do with a file that is there already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
-    /// Leave it, and make no copy.
-    Keep,
-    /// Put the copy in its place.
-    Replace,
-}
-
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -340,15 +332,7 @@ impl FileCopy {
         let placed = (|| {
             // In redb's stead, so that nobody takes it for a stray.
             temporary.as_file().lock()?;
-            temporary.as_file().sync_all()?;
-            let bytes = temporary.as_file().metadata()?.len();
-            match existing {
-                Existing::Keep => temporary.persist_noclobber(&path),
-                Existing::Replace => temporary.persist(&path),
-            }
-            .map_err(|error| error.error)?;
-            temp_files::sync_directory_of(&path)?;
-            Ok(bytes)
+            Ok(temp_files::place(temporary, &path, existing)?.metadata()?.len())
         })();
         placed.map_err(|source: std::io::Error| match source.kind() {
             std::io::ErrorKind::AlreadyExists => CopyError::Exists { path },

@@ -21,7 +21,8 @@ use crate::store::redb::tables::{
     self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write,
     write_tables,
 };
-use crate::store::redb::{JOURNAL_NAME, owner, temp_files};
+use crate::store::redb::temp_files::{self, Existing};
+use crate::store::redb::{JOURNAL_NAME, owner};
 
 /// How many messages one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
@@ -250,13 +251,8 @@ fn create(path: &Path, owner: Option<StoreOwner>) -> Result<(), OpenError> {
         owner::mark(&database)?;
     }
     drop(database);
-    let renamed = (|| {
-        new.as_file().sync_all()?;
-        new.persist_noclobber(path).map_err(|error| error.error)?;
-        temp_files::sync_directory_of(path)?;
-        sync_above(directory)
-    })();
-    renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
+    let placed = temp_files::place(new, path, Existing::Keep).and_then(|_| sync_above(directory));
+    placed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
 }
 
 /// Writes the tables and the version into an empty file.

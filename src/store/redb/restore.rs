@@ -9,12 +9,13 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::record::decode_message;
-use crate::store::redb::backup::{Existing, behind_link};
+use crate::store::redb::backup::behind_link;
 use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
 use crate::store::redb::error::{InRow, OpenError, ReadError};
 use crate::store::redb::open::require_format;
 use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
-use crate::store::redb::{CACHE_BYTES, FILE_NAME, directory, temp_files};
+use crate::store::redb::temp_files::{self, Existing};
+use crate::store::redb::{CACHE_BYTES, FILE_NAME, directory};
 
 /// How much is copied between two reports.
 const STEP_BYTES: usize = 1 << 20;
@@ -140,17 +141,11 @@ impl Candidate {
             if let Some(kept) = &kept {
                 std::fs::hard_link(&target, kept)?;
             }
-            temporary.as_file().sync_all()?;
             // One that has come into being since then is not to be lost.
-            let file = if there {
-                temporary.persist(&target)
-            } else {
-                temporary.persist_noclobber(&target)
-            };
+            let existing = if there { Existing::Replace } else { Existing::Keep };
             // Not by closing it: a process that is being started may hold a copy of the descriptor,
             // and with it the lock.
-            file.map_err(|error| error.error)?.unlock()?;
-            temp_files::sync_directory_of(&target)?;
+            temp_files::place(temporary, &target, existing)?.unlock()?;
             Ok(kept)
         })();
         drop(lock);

@@ -34,9 +34,25 @@ pub(super) fn make_data_file(directory: &Path) -> io::Result<NamedTempFile> {
     Ok(new)
 }
 
-/// Makes the names in a file's directory durable.
-pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    File::open(path.parent().unwrap_or(path))?.sync_all()
+/// What to do with a file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave it, and make no copy.
+    Keep,
+    /// Put the copy in its place.
+    Replace,
+}
+
+/// Puts such a file in its place, and makes its content and its name durable.
+pub(super) fn place(new: NamedTempFile, path: &Path, existing: Existing) -> io::Result<File> {
+    new.as_file().sync_all()?;
+    let placed = match existing {
+        Existing::Keep => new.persist_noclobber(path),
+        Existing::Replace => new.persist(path),
+    };
+    let file = placed.map_err(|error| error.error)?;
+    File::open(path.parent().unwrap_or(path))?.sync_all()?;
+    Ok(file)
 }
 
 /// Removes the files of that kind that nobody is making any more. One that cannot be removed is no

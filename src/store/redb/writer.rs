@@ -80,26 +80,22 @@ impl Writer {
     }
 
     /// Runs `work` in the shared transaction and returns its result once that is durable.
-    pub(super) async fn run<T, F>(&self, weight: usize, work: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
-    {
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        weight: usize,
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         self.run_as(Kind::Write, weight, None, work).await
     }
 
     /// As [`Writer::run`], for an operation of another kind. `done` is its result if it does not run.
-    pub(super) async fn run_as<T, F>(
+    pub(super) async fn run_as<T: Send + 'static>(
         &self,
         kind: Kind,
         weight: usize,
         done: Option<Result<T, StoreError>>,
-        work: F,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
-    {
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.submit(Box::new(Work { run: Some(work), done, kind, weight, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?

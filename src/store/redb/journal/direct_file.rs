@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::store::redb::data_file::FileId;
 use crate::store::redb::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
-use crate::store::redb::temp_files;
+use crate::store::redb::temp_files::{self, Existing};
 
 /// How often a lock is tried, and the pause in between.
 const LOCK_ATTEMPTS: u32 = 20;
@@ -79,10 +79,8 @@ impl DirectFile {
         // So that nobody takes it for a stray.
         new.as_file().lock()?;
         write_zeros(new.as_file(), 0, FIRST_BYTES)?;
-        new.as_file().sync_all()?;
         // The lock stays with this handle.
-        let plain = new.persist(path).map_err(|error| error.error)?;
-        temp_files::sync_directory_of(path)?;
+        let plain = temp_files::place(new, path, Existing::Replace)?;
         Self::over(plain, path)
     }
 }
