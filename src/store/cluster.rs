@@ -77,26 +77,20 @@ pub struct Joined {
 
 /// Node, as another one or itself sees it.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct NodeStatus {
-    /// Name that the operator gave it.
     pub name: String,
-    /// Its version of pillarbox.
     pub version: String,
     /// Version of the schema that it was built for.
     pub schema: i32,
-    /// Start of its process.
     pub started_at: Timestamp,
-    /// Its state.
     pub state: NodeState,
-    /// Place from which it is seen.
     pub seen_from: SeenFrom,
     /// Silence after which none of its calls is under way. It is zero if the node does not say it.
     pub least_dead_after: Duration,
     /// Its part of the pace of all nodes, from 0 to 1.
     pub share: f64,
-    /// Its duties for all nodes.
     pub duties: Vec<String>,
-    /// What it last said of itself.
     pub load: NodeLoad,
 }
 

@@ -25,19 +25,17 @@ pub enum StoreError {
 
 /// Why messages were not accepted: none of them is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum AcceptError {
-    /// The store could not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The API key that they came with was revoked or has expired, or its organisation was removed.
     #[error("the API key is not valid any more")]
     KeyEnded,
-    /// A domain that a message names as its sender's is not verified any more.
     #[error("the domain {domain} is not verified any more")]
     UnverifiedDomain {
         /// The message's position among those of the request.
         index: usize,
-        /// The domain.
         domain: DomainName<'static>,
     },
 }

@@ -316,10 +316,9 @@ pub struct WaitingPage {
 
 /// A provider's document that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct DeadLetter {
-    /// When it arrived.
     pub received_at: Timestamp,
-    /// Why it could not be read.
     pub reason: String,
     /// Its beginning.
     pub document: String,

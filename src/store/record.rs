@@ -368,7 +368,6 @@ pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
 pub(super) struct EventKey {
     pub(super) occurred_at: Timestamp,
     pub(super) event_type: EventType,
-    /// Digest of the recipients.
     pub(super) recipients: [u8; 8],
 }
 
@@ -376,7 +375,6 @@ impl EventKey {
     /// Length of a key in the table of events, after the message's id.
     pub(super) const BYTES: usize = 17;
 
-    /// Returns the key in the table of events.
     pub(super) fn of_message(&self, message: MessageId) -> Vec<u8> {
         [message.as_bytes().as_slice(), &self.without_message()].concat()
     }
@@ -496,7 +494,6 @@ pub(super) fn decode_overturned(bytes: &[u8]) -> Result<Failure, RowError> {
     Ok(decode::<FailureV1<'_>>(bytes)?.into())
 }
 
-/// An event whose message is not known yet.
 pub(super) struct UnmatchedEvent {
     /// The organisation's name, where the report had one.
     pub(super) organisation: Option<String>,

@@ -178,7 +178,6 @@ impl<A: Into<Self>, B: Into<Self>, C: Into<Self>> From<(A, B, C)> for Key {
 /// Run of keys, and the order in which its rows are read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct KeyRange {
-    /// The least key.
     pub(super) from: Key,
     /// True if `from` itself is not in the run.
     pub(super) is_after: bool,
@@ -221,7 +220,6 @@ impl KeyRange {
         Self { from: key.into(), is_after: true, ..self }
     }
 
-    /// The same keys, the greatest first.
     #[must_use]
     pub(super) fn descending(self) -> Self {
         Self { is_descending: true, ..self }
@@ -233,7 +231,6 @@ pub(super) type MessageRow = (Vec<u8>, Option<u32>);
 
 pub(super) type KeyedRow = (Key, Vec<u8>);
 
-/// Row to be put.
 #[derive(Debug, Clone)]
 pub(super) struct NewRow {
     pub(super) row: Vec<u8>,
@@ -283,9 +280,7 @@ impl From<DamagedRow> for Stop {
     }
 }
 
-/// Rows of a transaction.
 pub(super) trait Rows {
-    /// Returns a row, or `None` if there is none.
     fn get(&mut self, table: Table, key: &Key) -> Result<Option<Vec<u8>>, Stop>;
 
     /// Returns the rows of a run in its order, at most `limit`. Guarded by the rule's [`Lock`] or by a
@@ -300,7 +295,6 @@ pub(super) trait Rows {
     /// Puts a row in the place of one that may be there.
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
 
-    /// Removes a row that may be there.
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;
 
     /// Reads rows that the rule is about to ask for. So the rule runs again once and not for each.

@@ -54,7 +54,6 @@ impl SendingRight {
         self.key
     }
 
-    /// Returns true if the key is not valid any more.
     pub(super) fn has_ended(&self, directory: &OrganisationIndex) -> bool {
         self.is_expired()
             || (self.is_outdated(directory)

@@ -34,7 +34,6 @@ impl Suppressed {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Notes that addresses have become suppressed.
     pub(super) fn grew(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }

@@ -26,7 +26,6 @@ pub(super) enum Chunk {
     Sent(Vec<(String, MessageId, u64)>),
 }
 
-/// Single facts of a data file.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) counters: Vec<(Counter, u64)>,

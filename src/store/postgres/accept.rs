@@ -26,7 +26,6 @@ use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
-/// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// The most bytes of records of one transaction.
 const MAX_BYTES: usize = 1 << 20;

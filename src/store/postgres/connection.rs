@@ -65,14 +65,12 @@ const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_tim
 
 /// Server that the store is on.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct PostgresServer {
     /// Hosts with their ports. The writable one is found.
     pub hosts: Vec<(String, u16)>,
-    /// Name of the database.
     pub database: String,
-    /// Name of the user.
     pub user: String,
-    /// Password of the user, if it needs one.
     pub password: Option<SecretString>,
     /// Certificates that the server's own is checked against. Without them, TLS is not used.
     pub authorities: Option<rustls::RootCertStore>,
@@ -80,7 +78,6 @@ pub struct PostgresServer {
     pub accepting_connections: u8,
 }
 
-/// Server that a connection leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ServerId {
     /// Number of the server's data, which its standbys have too.

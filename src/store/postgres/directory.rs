@@ -8,7 +8,6 @@ use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tables::{ask_all, keyed_row, range};
 use crate::store::rows::{KeyRange, Table};
 
-/// Tables of the directory.
 const TABLES: [Table; 4] = [Table::Organisations, Table::ApiKeys, Table::Domains, Table::Webhooks];
 const VERSION: &str = "SELECT directory_version FROM cluster";
 

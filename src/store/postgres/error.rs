@@ -7,7 +7,6 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use crate::resolver::ResolveError;
 use crate::store::error::DamagedRow;
 
-/// Why something could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
     #[error("{}", described(.0))]

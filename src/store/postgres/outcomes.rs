@@ -20,7 +20,6 @@ use crate::store::{Applied, Reference, Report, StoreError, feed, transitions};
 
 /// How many jobs may wait before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
-/// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// How often a transaction is made again that was not made: a conflict, or a lost connection.
 pub(super) const ATTEMPTS: usize = 5;

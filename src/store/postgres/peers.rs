@@ -56,7 +56,6 @@ impl Peer {
         self.status.least_dead_after
     }
 
-    /// Returns true if it is the node that looks.
     pub(super) fn is_this(&self) -> bool {
         self.status.seen_from == SeenFrom::Itself
     }

@@ -34,7 +34,6 @@ const OWN: &str = "
 SELECT id, request FROM node_request WHERE node = $1 AND answer IS NULL ORDER BY id LIMIT $2";
 const ANSWER: &str = "UPDATE node_request SET answer = $2 WHERE id = $1";
 
-/// Requests to this node.
 pub(super) struct Requests {
     /// Those that were handed over and may not be answered yet.
     taken: Mutex<HashSet<i64>>,

@@ -93,7 +93,6 @@ struct Unread {
     feed_end: bool,
 }
 
-/// What is to be written.
 #[derive(Default)]
 struct Changes {
     /// `None` for a row that is removed.
@@ -111,9 +110,7 @@ struct Changes {
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) increments: Vec<(OrganisationId, Increment)>,
-    /// Ends of the feeds that grew.
     pub(super) feed_ends: BTreeMap<OrganisationId, FeedPosition>,
-    /// True if an address became suppressed.
     pub(super) is_suppressed: bool,
 }
 

@@ -155,7 +155,6 @@ impl PostgresStore {
     }
 }
 
-/// Notes when API keys were last used.
 pub(super) fn put_key_use(uses: &KeyUses) -> Query {
     const PUT: &str = "
         UPDATE api_key SET used_at = new.used_at

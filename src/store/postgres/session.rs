@@ -93,7 +93,6 @@ struct OpenSession {
     used: Used,
     /// Transactions that were made.
     writes: i64,
-    /// Whether a transaction was begun and not ended.
     is_begun: bool,
 }
 
@@ -322,7 +321,6 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Waits for the session, and begins.
     pub(super) async fn begin(session: &Arc<Mutex<Session>>) -> Result<Self, QueryError> {
         let waited = timeout(PATIENCE, Arc::clone(session).lock_owned()).await;
         let mut session = waited.map_err(|_| QueryError::Silent {

@@ -204,7 +204,6 @@ enum Kind {
     Limit,
 }
 
-/// Form of a run of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Span {
     is_after: bool,
@@ -330,7 +329,6 @@ fn span_parameters(table: Table, range: &KeyRange) -> Vec<Parameter> {
     parameters
 }
 
-/// Asks for the rows of a run, at most `limit`.
 pub(super) fn range(table: Table, range: &KeyRange, limit: usize) -> Query {
     let mut parameters = span_parameters(table, range);
     parameters.push(Box::new(i64::try_from(limit).unwrap_or(i64::MAX)));

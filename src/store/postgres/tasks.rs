@@ -39,7 +39,6 @@ impl Tasks {
         *self.ended.borrow()
     }
 
-    /// Waits until a task has ended, and returns it.
     pub(super) async fn one_ended(&self) -> Task {
         let mut ended = self.ended.subscribe();
         // The sender is here.

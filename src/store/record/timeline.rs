@@ -23,7 +23,6 @@ struct StepV1<'a> {
     failure: Option<FailureV1<'a>>,
 }
 
-/// The row of a step.
 pub(in crate::store) fn encode_step(step: &Step) -> Vec<u8> {
     let Step { at, kind, attempt, attempts: _, failure, next_attempt_at } = step;
     let row = StepV1 {
@@ -37,7 +36,6 @@ pub(in crate::store) fn encode_step(step: &Step) -> Vec<u8> {
     encode(&row, 256)
 }
 
-/// Reads the row of a step.
 pub(in crate::store) fn decode_step(bytes: &[u8]) -> Result<Step, RowError> {
     let StepV1 { at, kind, attempt, next_attempt_in, failure } = decode(bytes)?;
     let at = Timestamp::from_unix_millis(at);

@@ -87,7 +87,6 @@ fn types(names: &[&str]) -> Result<FeedTypes, RowError> {
 
 /// Version of a cursor's row with more than one move.
 const WITH_EARLIER_MOVES: u8 = 2;
-/// Moves that a cursor's row keeps at most.
 const MAX_MOVES: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

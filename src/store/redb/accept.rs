@@ -75,7 +75,6 @@ impl RedbStore {
     }
 }
 
-/// The acceptance of messages, all or none.
 struct Accept {
     acceptances: Vec<NewMessage>,
     decided: Option<Result<Vec<Accepted>, AcceptError>>,

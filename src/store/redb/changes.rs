@@ -35,7 +35,6 @@ pub(super) struct LaterChanges {
     by_table: BTreeMap<u8, TableChanges>,
 }
 
-/// Changes of one table, by the table's number.
 #[derive(Debug, Default)]
 struct TableChanges {
     /// In the order in which they were made.
@@ -151,7 +150,6 @@ pub(super) fn last_of_each(changes: &mut Vec<RowChange<'_>>) {
 /// Change of one row, as [`Changes`] has it.
 #[derive(Debug)]
 pub(super) struct RowChange<'a> {
-    /// Number of the table.
     pub(super) table: u8,
     pub(super) key: &'a [u8],
     /// `None` if the row was removed.

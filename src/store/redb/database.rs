@@ -78,13 +78,11 @@ struct Unpublished {
     later: LaterChanges,
 }
 
-/// The file as it is open now.
 enum Handle {
     /// Not at all: after the store is closed, and where the file cannot be opened.
     Closed,
     /// To be read: the disk takes no writes, and what would be written is lost.
     Reading(Database),
-    /// To be read and written.
     Writing(Database),
 }
 
@@ -526,7 +524,6 @@ impl PublishedTables {
     }
 }
 
-/// What became of a batch that was to be written.
 #[derive(Debug)]
 pub(super) enum Written<T> {
     /// It is not on disk.

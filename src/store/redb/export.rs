@@ -75,7 +75,6 @@ fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
     })
 }
 
-/// An export under way.
 struct Export<'a> {
     transaction: &'a ReadTransaction,
     messages: &'a ReadOnlyTable<IdKey, Row>,

@@ -49,7 +49,6 @@ pub(super) struct FeedIndex {
     grew: watch::Sender<FeedPosition>,
 }
 
-/// Where an organisation's feed begins and ends.
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     /// No entry is before it; `None` if there is none.
@@ -65,7 +64,6 @@ pub(super) struct PurgedFeed {
     pub(super) entries: usize,
     /// The first one that was left.
     first: Option<FeedPosition>,
-    /// End of what was removed.
     end: FeedPosition,
 }
 

@@ -212,7 +212,6 @@ impl Entry {
 }
 
 impl KeyHash {
-    /// What an entry keeps of it.
     const fn tag(self) -> u32 {
         tag_of(self.0)
     }

@@ -29,7 +29,6 @@ mod head;
 
 /// What a direct write is aligned to, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// Length of a new journal in bytes.
 pub(super) const FIRST_BYTES: u64 = 1 << 20;
 /// What the file grows by at least, in bytes.
 const GROWTH_BYTES: u64 = 1 << 20;
@@ -51,7 +50,6 @@ pub(super) struct Checkpoint {
     pub(super) record: u64,
 }
 
-/// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JournalError {
     #[error("it is not the one that the data file was last used with")]
@@ -66,7 +64,6 @@ pub(super) enum JournalError {
     Io(#[from] io::Error),
 }
 
-/// Storage that a journal can be in.
 pub(super) struct JournalFile {
     pub(super) storage: Box<dyn StorageBackend>,
     /// `None` if it is no file.
@@ -82,7 +79,6 @@ pub(super) struct Journal {
     last: u64,
     /// Where the next record begins, in bytes.
     position: u64,
-    /// Length of the file, in bytes.
     length: u64,
     /// The next record was begun, and nobody knows whether it is on disk.
     is_next_in_doubt: bool,

@@ -78,7 +78,6 @@ macro_rules! tables {
         }
 
         impl<'txn> Tables<'txn> {
-            /// Tables of a transaction that notes its changes.
             pub(super) fn new(
                 transaction: &'txn WriteTransaction,
                 changes: &'txn Changes,

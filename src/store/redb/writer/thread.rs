@@ -30,7 +30,6 @@ use crate::store::{Change, StoreError};
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
 /// may have more.
 const BATCH_MESSAGES: usize = 512;
-/// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
 /// Operations, bytes in the journal and time after which the data file is made durable: what a start
 /// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
@@ -321,7 +320,6 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
     rest
 }
 
-/// Makes a durable batch's keys known to all readers.
 fn publish(shared: &Shared, claimed: ClaimedKeys) {
     if claimed.is_empty() {
         return;
@@ -332,7 +330,6 @@ fn publish(shared: &Shared, claimed: ClaimedKeys) {
     }
 }
 
-/// What a failed batch leaves to clear up.
 struct FailedBatch {
     operations: Vec<Box<dyn Operation>>,
     written: Written<Effects>,
