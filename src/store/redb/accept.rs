@@ -146,14 +146,14 @@ impl NewMessage {
             };
             let row = log_row.encode();
             batch.tables.idempotency.insert_later(self.id.as_bytes(), row.as_slice())?;
-            batch.claimed.insert(hash, self.id);
+            batch.effects.claimed.insert(hash, self.id);
         }
         batch.tables.messages.insert_later(self.id.as_bytes(), self.row.as_slice())?;
         let listed = (self.organisation.0, *self.id.as_bytes());
         batch.tables.by_organisation.insert_later(listed, ())?;
         batch.tables.pending.insert_later(self.id.as_bytes(), ())?;
         batch.tables.note_lead(self.id, self.created_at)?;
-        batch.increments.push((self.organisation, Increment::Accepted));
+        batch.effects.increments.push((self.organisation, Increment::Accepted));
         Ok(Accepted::New(self.id))
     }
 
@@ -170,7 +170,7 @@ impl NewMessage {
         claim: &KeyClaim,
         hash: KeyHash,
     ) -> Result<Option<MessageId>, ReadError> {
-        let claimed = batch.claimed.candidates(hash);
+        let claimed = batch.effects.claimed.candidates(hash);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();
         find(candidates, |id| {

@@ -3,6 +3,7 @@
 use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
+use crate::store::directory::OrganisationIndex;
 use crate::store::redb::Shared;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
@@ -48,21 +49,28 @@ pub(super) enum Kind {
 
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
-    /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
-    pub(super) claimed: ClaimedKeys,
-    /// What is to be counted once it is durable.
-    pub(super) increments: Vec<(OrganisationId, Increment)>,
-    /// Entries that this batch adds to the feed.
-    pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
+    pub(super) effects: Effects,
     /// Whether organisations, keys or domains changed, so that their index has to be made anew.
     pub(super) organisations: Change,
-    /// Whether an address became suppressed: messages admitted before must be looked at again.
-    pub(super) suppressed: Change,
     /// Whether the rule that runs has put or removed a row.
     pub(super) is_changed: bool,
     /// Why a rule could not go on.
     pub(super) failure: Option<redb::Error>,
     pub(super) shared: &'txn Shared,
+}
+
+/// What a batch changes that readers keep in memory, once it is durable.
+#[derive(Default)]
+pub(super) struct Effects {
+    /// Idempotency keys that it claims: not yet in the index, which holds durable ones.
+    pub(super) claimed: ClaimedKeys,
+    pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Entries that it adds to the feed.
+    pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
+    /// The index, if it had to be made anew.
+    pub(super) organisations: Option<OrganisationIndex>,
+    /// True if an address became suppressed: messages admitted before must be looked at again.
+    pub(super) is_suppressed: bool,
 }
 
 /// Tells a failure of the operation's own from one of the file.

@@ -209,16 +209,20 @@ impl Batch<'_> {
             ),
         })
     }
+}
 
-    fn or_stop<T>(&mut self, done: Result<T, impl Into<ReadError>>) -> Result<T, Stop> {
-        done.map_err(|error| match error.into() {
-            ReadError::Row(row) => Stop::Damaged(row),
-            ReadError::File(error) => {
-                self.failure = Some(error);
-                Stop::Failed
-            }
-        })
-    }
+/// Returns what was done, or has the rule stop; the batch keeps the reason.
+fn or_stop<T>(
+    failure: &mut Option<redb::Error>,
+    done: Result<T, impl Into<ReadError>>,
+) -> Result<T, Stop> {
+    done.map_err(|error| match error.into() {
+        ReadError::Row(row) => Stop::Damaged(row),
+        ReadError::File(error) => {
+            *failure = Some(error);
+            Stop::Failed
+        }
+    })
 }
 
 impl Rows for Batch<'_> {
@@ -230,7 +234,7 @@ impl Rows for Batch<'_> {
             }
             table => self.tables.of(table).get(key),
         };
-        self.or_stop(row)
+        or_stop(&mut self.failure, row)
     }
 
     fn range(
@@ -239,8 +243,7 @@ impl Rows for Batch<'_> {
         range: &KeyRange,
         limit: usize,
     ) -> Result<Vec<KeyedRow>, Stop> {
-        let rows = self.tables.of(table).range(range, limit);
-        self.or_stop(rows)
+        or_stop(&mut self.failure, self.tables.of(table).range(range, limit))
     }
 
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop> {
@@ -255,18 +258,16 @@ impl Rows for Batch<'_> {
         if table == Table::Suppressions {
             // Before the commit: none that is stored is ever missing there.
             self.shared.memory.suppressed.insert([(key.number(0), key.text(4))]);
-            self.suppressed = Change::Made;
+            self.effects.is_suppressed = true;
         }
-        self.or_stop(put)
+        or_stop(&mut self.failure, put)
     }
 
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
         self.is_changed = true;
-        let removed = self.tables.of(table).remove(key);
-        self.or_stop(removed)?;
+        or_stop(&mut self.failure, self.tables.of(table).remove(key))?;
         if table == Table::ApiKeys {
-            let removed = self.tables.remove_use(key.number(0));
-            self.or_stop(removed)?;
+            or_stop(&mut self.failure, self.tables.remove_use(key.number(0)))?;
         }
         Ok(())
     }
@@ -276,18 +277,15 @@ impl Rows for Batch<'_> {
     }
 
     fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop> {
-        let made = timed_rows::make_room(&mut self.tables, table, most, what);
-        self.or_stop(made)
+        or_stop(&mut self.failure, timed_rows::make_room(&mut self.tables, table, most, what))
     }
 
     fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
-        let value = self.tables.counter(counter);
-        self.or_stop(value)
+        or_stop(&mut self.failure, self.tables.counter(counter))
     }
 
     fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop> {
-        let set = self.tables.set_counter(counter, value);
-        self.or_stop(set)
+        or_stop(&mut self.failure, self.tables.set_counter(counter, value))
     }
 
     fn feed_end(&mut self) -> Result<FeedPosition, Stop> {
@@ -301,14 +299,13 @@ impl Rows for Batch<'_> {
         now: Timestamp,
     ) -> Result<(), Stop> {
         let appended = self.shared.feed.append(&mut self.tables, message, change, now);
-        let position = self.or_stop(appended)?;
-        self.fed.push((message.organisation, position));
+        let position = or_stop(&mut self.failure, appended)?;
+        self.effects.fed.push((message.organisation, position));
         Ok(())
     }
 
     fn end_pending(&mut self, id: MessageId) -> Result<(), Stop> {
-        let removed = self.tables.pending.remove_later(id.as_bytes());
-        self.or_stop(removed)
+        or_stop(&mut self.failure, self.tables.pending.remove_later(id.as_bytes()))
     }
 
     fn end_call(&mut self, _: MessageId) {}
@@ -318,8 +315,7 @@ impl Rows for Batch<'_> {
         ses_message_id: &str,
         accepted_at: Timestamp,
     ) -> Result<Option<MessageId>, Stop> {
-        let found = sent::find(&mut self.tables, ses_message_id, accepted_at);
-        self.or_stop(found)
+        or_stop(&mut self.failure, sent::find(&mut self.tables, ses_message_id, accepted_at))
     }
 
     fn add_sent(
@@ -329,8 +325,7 @@ impl Rows for Batch<'_> {
         sent_at: Timestamp,
     ) -> Result<(), Stop> {
         let key = (sent_at.unix_millis(), *id.as_bytes());
-        let added = self.tables.sent.insert_later(key, ses_message_id.as_bytes());
-        self.or_stop(added)
+        or_stop(&mut self.failure, self.tables.sent.insert_later(key, ses_message_id.as_bytes()))
     }
 
     fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
@@ -338,7 +333,7 @@ impl Rows for Batch<'_> {
     }
 
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
-        self.increments.push((organisation, increment));
+        self.effects.increments.push((organisation, increment));
     }
 
     fn directory(&self) -> Arc<OrganisationIndex> {

@@ -11,13 +11,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::OrganisationId;
-use crate::organisation_counts::Increment;
-use crate::store::directory::OrganisationIndex;
 use crate::store::locks::write_lock;
 use crate::store::organisations::read_index;
-use crate::store::redb::batch::{Batch, Kind, Operation};
+use crate::store::redb::batch::{Batch, Effects, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
@@ -49,15 +45,6 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 const ATTEMPT_REST: u32 = 4;
 /// How often the log tells of one and the same failure.
 const TELL_INTERVAL: Duration = Duration::from_mins(1);
-
-/// What a batch changed that readers keep in memory.
-struct Effects {
-    claimed: ClaimedKeys,
-    increments: Vec<(OrganisationId, Increment)>,
-    fed: Vec<(OrganisationId, FeedPosition)>,
-    organisations: Option<OrganisationIndex>,
-    suppressed: Change,
-}
 
 pub(super) struct Thread {
     shared: Arc<Shared>,
@@ -244,11 +231,8 @@ impl Thread {
         database.write_batch(written, |tables| {
             let mut batch = Batch {
                 tables,
-                claimed: ClaimedKeys::default(),
-                increments: Vec::new(),
-                fed: Vec::new(),
+                effects: Effects::default(),
                 organisations: Change::None,
-                suppressed: Change::None,
                 is_changed: false,
                 failure: None,
                 shared: &self.shared,
@@ -262,14 +246,12 @@ impl Thread {
                 })?;
             }
             // Read before the commit: nothing after it may fail.
-            let organisations = match batch.organisations {
-                Change::Made => Some(read_index(|table| {
-                    batch.tables.of(table).range(&KeyRange::all(), usize::MAX)
-                })?),
-                Change::None => None,
-            };
-            let Batch { claimed, increments, fed, suppressed, .. } = batch;
-            Ok(Effects { claimed, increments, fed, organisations, suppressed })
+            if batch.organisations == Change::Made {
+                let index =
+                    read_index(|table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX));
+                batch.effects.organisations = Some(index?);
+            }
+            Ok(batch.effects)
         })?;
         if barriers > 0 { database.publish() } else { Ok(()) }
     }
@@ -290,7 +272,7 @@ fn accept(
         shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(shared, effects.claimed);
         shared.feed.grow(effects.fed);
-        if effects.suppressed == Change::Made {
+        if effects.is_suppressed {
             shared.memory.suppressed.grew();
         }
         if let Some(organisations) = effects.organisations {
