@@ -412,20 +412,8 @@ impl Store {
         &self.memory().directory
     }
 
-    fn suppressed(&self) -> &Suppressed {
-        &self.memory().suppressed
-    }
-
-    fn restarts(&self) -> &Restarts {
-        &self.memory().restarts
-    }
-
     fn damage(&self) -> &Damage {
         &self.memory().damage
-    }
-
-    fn listings(&self) -> &Listings {
-        &self.memory().listings
     }
 
     /// Notes a row without which nothing can be answered.

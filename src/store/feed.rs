@@ -59,7 +59,7 @@ impl Store {
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        let turn = self.listings().turn(Lister::Organisation(organisation)).await?;
+        let turn = self.memory().listings.turn(Lister::Organisation(organisation)).await?;
         let store = self.clone();
         let read = async move { store.read_feed(&query, after, Some(turn)).await };
         listing::list(read, then).await

@@ -22,7 +22,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
         let recorded = ask_engine!(self, engine => engine.record(id, attempts, transition, now))?;
-        self.restarts().told(id);
+        self.memory().restarts.told(id);
         Ok(recorded)
     }
 
@@ -41,7 +41,7 @@ impl Store {
         let applied = ask_engine!(self, engine => engine.apply_all(reports, now))?;
         for one in &applied {
             if let Applied::Sent(id) = one {
-                self.restarts().told(*id);
+                self.memory().restarts.told(*id);
             }
         }
         Ok(applied)
@@ -102,7 +102,7 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let turn = self.listings().turn(lister).await?;
+        let turn = self.memory().listings.turn(lister).await?;
         let (store, window_now) = (self.clone(), window_now.into());
         let read = async move {
             let page = ask_engine!(store, engine => engine.page(filter, limit, window_now))?;

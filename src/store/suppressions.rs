@@ -22,7 +22,7 @@ impl Store {
         address: &SuppressedAddress,
     ) -> Result<bool, StoreError> {
         for scope in [organisation.0, ALL_ORGANISATIONS] {
-            if self.suppressed().may_contain(scope, address.as_str())
+            if self.memory().suppressed.may_contain(scope, address.as_str())
                 && self.row(Table::Suppressions, key(scope, address)).await?.is_some()
             {
                 return Ok(true);
@@ -34,7 +34,7 @@ impl Store {
     /// Grows whenever an address becomes suppressed: while it stands still, no message that was
     /// admitted before needs to be looked at again.
     pub fn suppression_epoch(&self) -> u64 {
-        self.suppressed().epoch()
+        self.memory().suppressed.epoch()
     }
 
     /// Suppresses an address for an organisation, or for all.

@@ -88,7 +88,7 @@ impl Store {
         window_now: impl Into<WindowTime>,
     ) -> Result<Vec<Entry>, StoreError> {
         let steps = self.steps(message.id, window_now).await?;
-        Ok(timeline(message, steps, events, self.restarts().untold(message.id)))
+        Ok(timeline(message, steps, events, self.memory().restarts.untold(message.id)))
     }
 
     /// Steps of a message's timeline, in their order.

@@ -9,10 +9,10 @@
 use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::{Deref, RangeBounds};
+use std::ops::{Deref, Range, RangeBounds};
 
 use bytes::Bytes;
-use redb::{AccessGuard, Key, StorageError, Value};
+use redb::{AccessGuard, Key, ReadableTable, StorageError, Value};
 use rustc_hash::FxHashMap;
 
 /// Length that stands for a row that was removed; no value is so long.
@@ -264,6 +264,34 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
             }
             is_kept
         })
+    }
+}
+
+impl<K, V> Table<'_, K, V>
+where
+    K: Key + for<'a> Value<SelfType<'a> = K> + Copy + 'static,
+    V: Value + 'static,
+{
+    /// Removes the first rows of a run of keys, at most `limit`, and shows each to `look_at`; returns
+    /// how many there were, and the key of the last.
+    pub(super) fn remove_first(
+        &mut self,
+        run: Range<K>,
+        limit: usize,
+        mut look_at: impl for<'f> FnMut(V::SelfType<'f>),
+    ) -> Result<(usize, Option<K>), StorageError> {
+        let (mut count, mut last) = (0, None);
+        for row in self.inner.range(run.start..run.end)?.take(limit) {
+            last = Some(row?.0.value());
+            count += 1;
+        }
+        if let Some(last) = last {
+            self.retain_in(run.start..=last, |_, row| {
+                look_at(row);
+                false
+            })?;
+        }
+        Ok((count, last))
     }
 }
 

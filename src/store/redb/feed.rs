@@ -152,15 +152,8 @@ impl FeedIndex {
             }
             let table = tables.feed.open()?;
             let OrganisationId(number) = organisation;
-            let (mut entries, mut last) = (0, None);
             let old = (number, start.number())..(number, end.number());
-            for row in table.range(old)?.take(left) {
-                last = Some(row?.0.value());
-                entries += 1;
-            }
-            if let Some(last) = last {
-                table.retain_in((number, start.number())..=last, |_, _| false)?;
-            }
+            let (entries, _) = table.remove_first(old, left, |_| {})?;
             let first = table.range((number, 0)..=(number, u64::MAX))?.next().transpose()?;
             let first = first.map(|(key, _)| FeedPosition::from_number(key.value().1));
             purged.push(PurgedFeed { organisation, entries, first, end });

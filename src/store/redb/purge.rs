@@ -13,7 +13,7 @@ use crate::store::redb::batch::Batch;
 use crate::store::redb::changes;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::feed::PurgedFeed;
-use crate::store::redb::tables::{IdKey, Row};
+use crate::store::redb::tables::IdKey;
 use crate::store::redb::{RedbStore, sent, timed_rows};
 use crate::store::rows::Table;
 use crate::store::{Purged, StoreError};
@@ -35,16 +35,16 @@ fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedF
         if purged.messages < limit {
             purge_orphans(batch, &run, limit)?;
         }
-        let ids = *run.start.as_bytes()..*run.end.as_bytes();
-        remove_all(batch.tables.damaged_messages.open()?, ids)?;
+        remove_all(batch.tables.damaged_messages.open()?, keys(&run))?;
     }
     timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
     timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
-    purge_history(batch, step)?;
+    let old = (0, 0)..(step.first_hour.number(), 0);
+    batch.tables.history.open()?.remove_first(old, limit, |_| {})?;
     for run in step.keys.iter().map(ids) {
-        let keys = batch.tables.idempotency.open()?;
-        let range = purge_range(keys, &run, limit - purged.idempotency_keys, |_| {})?;
-        purged.idempotency_keys += range.count;
+        let (run, left) = (keys(&run), limit - purged.idempotency_keys);
+        let (count, _) = batch.tables.idempotency.open()?.remove_first(run, left, |_| {})?;
+        purged.idempotency_keys += count;
     }
     let mut feeds = Vec::new();
     for run in &step.records {
@@ -56,16 +56,8 @@ fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedF
     Ok((purged, feeds))
 }
 
-fn purge_history(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(), ReadError> {
-    let table = batch.tables.history.open()?;
-    let mut last = None;
-    for row in table.range(..(step.first_hour.number(), 0))?.take(step.limit) {
-        last = Some(row?.0.value());
-    }
-    if let Some(last) = last {
-        table.retain_in(..=last, |_, _| false)?;
-    }
-    Ok(())
+fn keys(ids: &ops::Range<MessageId>) -> ops::Range<IdKey> {
+    *ids.start.as_bytes()..*ids.end.as_bytes()
 }
 
 fn purge_messages(
@@ -75,21 +67,22 @@ fn purge_messages(
 ) -> Result<usize, ReadError> {
     sent::purge(&mut batch.tables, ids, limit)?;
     let mut organisations = BTreeSet::new();
-    let messages = purge_range(batch.tables.messages.open()?, ids, limit, |row| {
+    let messages = batch.tables.messages.open()?;
+    let (count, last) = messages.remove_first(keys(ids), limit, |row| {
         organisations.extend(organisation_of(row));
     })?;
-    let Some(last) = messages.last else { return Ok(0) };
+    let Some(last) = last else { return Ok(0) };
     let first = ids.start.as_bytes();
     for OrganisationId(number) in organisations {
-        let run = (number, *first)..=(number, *last.as_bytes());
+        let run = (number, *first)..=(number, last);
         batch.tables.by_organisation.open()?.retain_in(run, |_, ()| false)?;
     }
-    let end = [last.as_bytes().as_slice(), &[u8::MAX; EventKey::BYTES]].concat();
+    let end = [last.as_slice(), &[u8::MAX; EventKey::BYTES]].concat();
     let run = first.as_slice()..=end.as_slice();
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
-    remove_all(batch.tables.timeline.open()?, (*first, 0)..=(*last.as_bytes(), u32::MAX))?;
-    remove_all(batch.tables.overturned.open()?, *first..=*last.as_bytes())?;
-    Ok(messages.count)
+    remove_all(batch.tables.timeline.open()?, (*first, 0)..=(last, u32::MAX))?;
+    remove_all(batch.tables.overturned.open()?, *first..=last)?;
+    Ok(count)
 }
 
 /// Removes rows that find messages which have no record any more: a record that could not be read told
@@ -101,7 +94,7 @@ fn purge_orphans(
 ) -> Result<(), ReadError> {
     let sent_in = ids.start.instant()..ids.end.instant();
     sent::purge_orphans(&mut batch.tables, &sent_in, limit)?;
-    let (first, end) = (*ids.start.as_bytes(), *ids.end.as_bytes());
+    let ops::Range { start: first, end } = keys(ids);
     let (mut orphans, mut organisation) = (Vec::new(), 0);
     loop {
         let listed = batch.tables.by_organisation.open()?;
@@ -133,29 +126,4 @@ fn remove_all<'a, K: redb::Key + 'static, V: redb::Value>(
         table.retain_in(run, |_, _| false)?;
     }
     Ok(())
-}
-
-struct Range {
-    count: usize,
-    last: Option<MessageId>,
-}
-
-fn purge_range(
-    table: &mut changes::Table<'_, IdKey, Row>,
-    ids: &ops::Range<MessageId>,
-    limit: usize,
-    mut look_at: impl FnMut(&[u8]),
-) -> Result<Range, ReadError> {
-    let mut range = Range { count: 0, last: None };
-    for row in table.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
-        range.last = Some(MessageId::from_bytes(row?.0.value()));
-        range.count += 1;
-    }
-    if let Some(last) = range.last {
-        table.retain_in(*ids.start.as_bytes()..=*last.as_bytes(), |_, row| {
-            look_at(row);
-            false
-        })?;
-    }
-    Ok(range)
 }
