@@ -11,7 +11,7 @@ use std::sync::{Arc, RwLock};
 
 use redb::ReadTransaction;
 
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::MessageId;
 use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
@@ -330,9 +330,4 @@ impl Shared {
         index.version = self.memory.directory.load().version + 1;
         self.memory.directory.replace(index);
     }
-}
-
-/// An organisation's rows, for the log.
-pub(super) fn of_organisation(OrganisationId(number): OrganisationId) -> String {
-    format!("of organisation {number}")
 }

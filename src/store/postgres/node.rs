@@ -203,12 +203,8 @@ impl Node {
 
     /// Returns true if it may start something: its last beat was confirmed, not long ago.
     pub(super) fn is_live(&self) -> bool {
-        let silent = boot_time().saturating_sub(self.confirmed());
+        let silent = boot_time().saturating_sub(*locked(&self.confirmed));
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
-    }
-
-    fn confirmed(&self) -> Duration {
-        *locked(&self.confirmed)
     }
 
     fn confirm(&self, sent: Duration) {

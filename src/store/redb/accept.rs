@@ -15,7 +15,6 @@ use crate::store::redb::RedbStore;
 use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::idempotency::KeyHash;
-use crate::store::redb::of_organisation;
 use crate::store::redb::tables::IDEMPOTENCY;
 use crate::store::{AcceptError, Accepted, NewMessage};
 use crate::store::{Health, StoreError};
@@ -40,7 +39,7 @@ impl RedbStore {
                 is_live(id, row, organisation, key, &window_now)
             })
         });
-        self.checked("idempotency", of_organisation(organisation), read)
+        self.checked("idempotency", format_args!("of organisation {}", organisation.0), read)
     }
 
     pub(in crate::store) async fn replay_after_commit(
@@ -60,18 +59,14 @@ impl RedbStore {
         &self,
         acceptances: Vec<NewMessage>,
     ) -> Result<Vec<Accepted>, AcceptError> {
-        self.require_writable()?;
+        match self.health() {
+            Health::Writable => {}
+            Health::Refusing => return Err(StoreError::Unavailable.into()),
+            Health::FileLost(_) => return Err(StoreError::FileLost.into()),
+        }
         let (reply, answer) = oneshot::channel();
         self.writer.submit(Box::new(Accept { acceptances, decided: None, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
-    }
-
-    fn require_writable(&self) -> Result<(), StoreError> {
-        match self.health() {
-            Health::Writable => Ok(()),
-            Health::Refusing => Err(StoreError::Unavailable),
-            Health::FileLost(_) => Err(StoreError::FileLost),
-        }
     }
 }
 

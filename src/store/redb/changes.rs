@@ -278,7 +278,7 @@ where
         &mut self,
         run: Range<K>,
         limit: usize,
-        mut look_at: impl for<'f> FnMut(V::SelfType<'f>),
+        mut look_at: impl for<'f> FnMut(K, V::SelfType<'f>),
     ) -> Result<(usize, Option<K>), StorageError> {
         let (mut count, mut last) = (0, None);
         for row in self.inner.range(run.start..run.end)?.take(limit) {
@@ -286,8 +286,8 @@ where
             count += 1;
         }
         if let Some(last) = last {
-            self.retain_in(run.start..=last, |_, row| {
-                look_at(row);
+            self.retain_in(run.start..=last, |key, row| {
+                look_at(key, row);
                 false
             })?;
         }

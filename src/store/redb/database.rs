@@ -369,20 +369,17 @@ impl SharedDatabase {
 
     /// Makes redb's file durable, and lets the journal begin again.
     pub(super) fn checkpoint(&self) -> Result<(), ReadError> {
-        match &*read_lock(&self.handle) {
-            Handle::Writing(database) => {
-                let transaction = self.last_write(database)?;
-                let checkpoint = self.mark_checkpoint()?;
-                keep_checkpoint(&transaction, checkpoint)?;
-                self.commit(database, transaction)?;
-                if let Some(journal) = &mut *locked(&self.journal) {
-                    journal.restart(checkpoint);
-                    self.note_bytes(journal);
-                }
-                Ok(())
-            }
-            Handle::Reading(_) | Handle::Closed => Err(closed()),
+        let handle = read_lock(&self.handle);
+        let Handle::Writing(database) = &*handle else { return Err(closed()) };
+        let transaction = self.last_write(database)?;
+        let checkpoint = self.mark_checkpoint()?;
+        keep_checkpoint(&transaction, checkpoint)?;
+        self.commit(database, transaction)?;
+        if let Some(journal) = &mut *locked(&self.journal) {
+            journal.restart(checkpoint);
+            self.note_bytes(journal);
         }
+        Ok(())
     }
 
     fn mark_checkpoint(&self) -> Result<Checkpoint, ReadError> {

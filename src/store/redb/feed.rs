@@ -153,7 +153,7 @@ impl FeedIndex {
             let table = tables.feed.open()?;
             let OrganisationId(number) = organisation;
             let old = (number, start.number())..(number, end.number());
-            let (entries, _) = table.remove_first(old, left, |_| {})?;
+            let (entries, _) = table.remove_first(old, left, |_, _| {})?;
             let first = table.range((number, 0)..=(number, u64::MAX))?.next().transpose()?;
             let first = first.map(|(key, _)| FeedPosition::from_number(key.value().1));
             purged.push(PurgedFeed { organisation, entries, first, end });

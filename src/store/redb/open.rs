@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
 
 use crate::domain::id::MessageId;
 use crate::store::StoreOwner;
@@ -203,20 +203,14 @@ impl Opener {
 
 /// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
 pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
-    match format(database)? {
+    let format = match database.begin_read()?.open_table(META) {
+        Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => None,
+        meta => meta?.get(FORMAT_KEY)?.map(|row| row.value()),
+    };
+    match format {
         Some(version @ 1..=FORMAT_VERSION) => Ok(version),
         Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
         Some(_) | None => Err(OpenError::Foreign),
-    }
-}
-
-fn format(database: &Database) -> Result<Option<u64>, ReadError> {
-    match database.begin_read()?.open_table(META) {
-        Ok(meta) => Ok(meta.get(FORMAT_KEY)?.map(|row| row.value())),
-        Err(
-            redb::TableError::TableDoesNotExist(_) | redb::TableError::TableTypeMismatch { .. },
-        ) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

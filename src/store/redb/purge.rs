@@ -6,9 +6,10 @@ use std::ops;
 use redb::ReadableTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::State;
 use crate::store::locks::write_lock;
 use crate::store::purge::{PurgeStep, ids};
-use crate::store::record::{EventKey, organisation_of};
+use crate::store::record::{EventKey, decode_message, organisation_of};
 use crate::store::redb::batch::Batch;
 use crate::store::redb::changes;
 use crate::store::redb::error::ReadError;
@@ -40,10 +41,10 @@ fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedF
     timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
     timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
     let old = (0, 0)..(step.first_hour.number(), 0);
-    batch.tables.history.open()?.remove_first(old, limit, |_| {})?;
+    batch.tables.history.open()?.remove_first(old, limit, |_, _| {})?;
     for run in step.keys.iter().map(ids) {
         let (run, left) = (keys(&run), limit - purged.idempotency_keys);
-        let (count, _) = batch.tables.idempotency.open()?.remove_first(run, left, |_| {})?;
+        let (count, _) = batch.tables.idempotency.open()?.remove_first(run, left, |_, _| {})?;
         purged.idempotency_keys += count;
     }
     let mut feeds = Vec::new();
@@ -65,13 +66,20 @@ fn purge_messages(
     ids: &ops::Range<MessageId>,
     limit: usize,
 ) -> Result<usize, ReadError> {
-    sent::purge(&mut batch.tables, ids, limit)?;
-    let mut organisations = BTreeSet::new();
+    let (mut organisations, mut sent) = (BTreeSet::new(), Vec::new());
     let messages = batch.tables.messages.open()?;
-    let (count, last) = messages.remove_first(keys(ids), limit, |row| {
+    let (count, last) = messages.remove_first(keys(ids), limit, |id, row| {
         organisations.extend(organisation_of(row));
+        // Of a record that cannot be read, the provider's id stays for now: see `purge_orphans`.
+        let message = decode_message(MessageId::from_bytes(id), row);
+        if let Ok(State::Sent { sent_at, .. }) = message.map(|message| message.state) {
+            sent.push((sent_at.unix_millis(), id));
+        }
     })?;
     let Some(last) = last else { return Ok(0) };
+    for key in sent {
+        batch.tables.sent.open()?.remove(key)?;
+    }
     let first = ids.start.as_bytes();
     for OrganisationId(number) in organisations {
         let run = (number, *first)..=(number, last);

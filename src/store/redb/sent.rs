@@ -11,9 +11,7 @@ use std::ops::Range;
 use redb::ReadableTable;
 
 use crate::domain::id::MessageId;
-use crate::domain::message::State;
 use crate::domain::time::Timestamp;
-use crate::store::record::decode_message;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::Tables;
 use crate::store::transitions::SEARCH_WINDOW;
@@ -48,32 +46,6 @@ pub(super) fn find(
         }
     }
     Ok(None)
-}
-
-/// Removes the provider's ids of the first `limit` messages of `ids`, ahead of their records. Those
-/// of records that cannot be read stay until [`purge_orphans`].
-pub(super) fn purge(
-    tables: &mut Tables<'_>,
-    ids: &Range<MessageId>,
-    limit: usize,
-) -> Result<(), ReadError> {
-    let mut keys = Vec::new();
-    for row in
-        tables.messages.open()?.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit)
-    {
-        let (id, row) = row?;
-        // A record that cannot be read must not keep all others from being purged.
-        let Ok(message) = decode_message(MessageId::from_bytes(id.value()), row.value()) else {
-            continue;
-        };
-        if let State::Sent { sent_at, .. } = message.state {
-            keys.push((sent_at.unix_millis(), *message.id.as_bytes()));
-        }
-    }
-    for key in keys {
-        tables.sent.open()?.remove(key)?;
-    }
-    Ok(())
 }
 
 /// Removes the provider's ids of messages that were sent in a run of instants and have no record any

@@ -17,7 +17,6 @@ use crate::store::redb::batch::{Batch, Effects, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
 use crate::store::redb::{OpenError, Shared, startup_recovery};
 use crate::store::rows::KeyRange;
@@ -270,7 +269,12 @@ fn accept(
 ) {
     if let Written::Durably(effects) = written {
         shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
-        publish(shared, effects.claimed);
+        if !effects.claimed.is_empty() {
+            let mut index = write_lock(&shared.idempotency);
+            for (hash, id) in effects.claimed {
+                index.insert(hash, id);
+            }
+        }
         shared.feed.grow(effects.fed);
         if effects.is_suppressed {
             shared.memory.suppressed.grew();
@@ -300,16 +304,6 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
         });
     settle(refused, Err(StoreError::FileLost));
     rest
-}
-
-fn publish(shared: &Shared, claimed: ClaimedKeys) {
-    if claimed.is_empty() {
-        return;
-    }
-    let mut index = write_lock(&shared.idempotency);
-    for (hash, id) in claimed {
-        index.insert(hash, id);
-    }
 }
 
 struct FailedBatch {
