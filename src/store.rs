@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::domain::clock_corrections::WindowTime;
+use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
@@ -21,10 +21,11 @@ use directory::Directory;
 use listing::Listings;
 use metrics::StoreMetrics;
 use postgres::PostgresStore;
+use record::{decode_time, encode_time};
 use redb::{Pending, RedbStore};
-use restarts::Restarts;
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
+use timeline::Restarts;
 
 pub use crate::domain::search::MessageFilter;
 pub use cluster::{
@@ -116,14 +117,12 @@ mod postgres;
 mod purge;
 mod record;
 mod redb;
-mod restarts;
 mod rows;
 mod sending_right;
 mod store_id;
 mod suppression_filter;
 mod suppressions;
 mod tag;
-mod time_record;
 mod timeline;
 mod transfer;
 mod transitions;
@@ -342,6 +341,19 @@ impl Store {
             Engine::Redb(engine) => engine.save_lost_file(now).await,
             Engine::Postgres(_) => Ok(None),
         }
+    }
+
+    /// Returns the store's record of the clock, or `None` if the store is new or of an earlier
+    /// version.
+    pub async fn time_record(&self) -> Result<Option<TimeRecord>, StoreError> {
+        let row = read_engine!(self, engine => engine.time_row())?;
+        let read = row.map(|row| decode_time(&row)).transpose();
+        read.map_err(|reason| self.damaged_row(DamagedRow::new("clock", "time", &reason)))
+    }
+
+    /// Stores the record of the clock.
+    pub async fn keep_time_record(&self, record: TimeRecord) -> Result<(), StoreError> {
+        ask_engine!(self, engine => engine.put_time_row(encode_time(&record)))
     }
 
     /// The rows that cannot be read, as far as they have been met since the start. A start meets

@@ -67,7 +67,6 @@ mod open;
 mod overlay;
 mod owner;
 mod purge;
-mod quarantine;
 mod recent_rows;
 mod restore;
 mod rows;

@@ -4,12 +4,16 @@
 //! that failed has twice its own number, a restart the one before the attempt that followed it, and
 //! an end the last.
 
+use std::collections::BTreeSet;
+use std::sync::RwLock;
+
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, State};
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::{Entry, FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind, timeline};
+use crate::store::locks::{read_lock, write_lock};
 use crate::store::record::timeline::{decode_step, encode_step};
 use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
 use crate::store::{Store, StoreError};
@@ -110,5 +114,32 @@ impl Store {
             ..step
         });
         Ok(corrected.collect())
+    }
+}
+
+/// Messages that this process took up from the one before, as long as nothing has been written about
+/// them since.
+#[derive(Debug, Default)]
+pub(super) struct Restarts {
+    waiting: RwLock<(Option<Timestamp>, BTreeSet<MessageId>)>,
+}
+
+impl Restarts {
+    /// Notes what a start at `at` has found.
+    pub(super) fn note(&self, at: Timestamp, waiting: BTreeSet<MessageId>) {
+        *write_lock(&self.waiting) = (Some(at), waiting);
+    }
+
+    /// Returns when this process took a message up, if it did and nothing says so yet.
+    pub(super) fn untold(&self, id: MessageId) -> Option<Timestamp> {
+        let waiting = read_lock(&self.waiting);
+        waiting.0.filter(|_| waiting.1.contains(&id))
+    }
+
+    /// Notes that the message's timeline says so.
+    pub(super) fn told(&self, id: MessageId) {
+        if self.untold(id).is_some() {
+            write_lock(&self.waiting).1.remove(&id);
+        }
     }
 }

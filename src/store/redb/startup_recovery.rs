@@ -4,22 +4,29 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::OnceLock;
 
-use redb::{Database, ReadableDatabase as _, ReadableTable};
+use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable, TableHandle as _};
 
 use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
+use crate::store::damage::Damage;
+use crate::store::error::DamagedRow;
 use crate::store::lost_messages;
-use crate::store::record::{ReportedChange, decode_message, decode_time, encode_message};
+use crate::store::record::{
+    ReportedChange, decode_message, decode_quarantined, decode_time, encode_message,
+    encode_quarantined,
+};
 use crate::store::redb::database::Laid;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
-use crate::store::redb::tables::{IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
-use crate::store::redb::{OpenError, Shared, directory, feed, quarantine, write_lock};
+use crate::store::redb::tables::{
+    DAMAGED_MESSAGES, IdKey, MESSAGES, TIME_KEY, Tables, write_tables,
+};
+use crate::store::redb::{OpenError, Shared, directory, feed, write_lock};
 use crate::store::rows::{Counter, Table};
 use crate::store::timeline;
 
@@ -123,7 +130,7 @@ impl Start {
 /// Before this is done, nobody may ask the store anything.
 pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenError> {
     let damage = &shared.memory.damage;
-    shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
+    shared.database.read(|transaction| note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
     shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
     shared.database.read(|transaction| {
@@ -181,7 +188,7 @@ fn settle_pending(
         let row = tables.messages.open()?.get(id.as_bytes())?.map(|row| row.value().to_vec());
         let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
         if let (Some(row), Some(Err(damaged))) = (&row, &message) {
-            quarantine::quarantine(tables, *id, row, damaged, now)?;
+            quarantine(tables, *id, row, damaged, now)?;
             lost += 1;
         }
         if let Some(Ok(mut message)) = message {
@@ -221,4 +228,42 @@ fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
     let row = tables.clock.open()?.get(TIME_KEY)?;
     let record = row.and_then(|row| decode_time(row.value()).ok());
     Ok(record.map(TimeRecord::reached))
+}
+
+/// Keeps the bytes of a record that a start found pending and could not read. The start goes on
+/// without it: it loses its pending mark, and its bytes are kept until the end of its retention.
+/// The record itself stays where it is, so that nobody is told that it never was.
+fn quarantine(
+    tables: &mut Tables<'_>,
+    id: MessageId,
+    record: &[u8],
+    damaged: &DamagedRow,
+    now: Timestamp,
+) -> Result<(), ReadError> {
+    let row = encode_quarantined(&damaged.reason, record);
+    let table = tables.damaged_messages.open()?;
+    table.insert(id.as_bytes(), (now.unix_millis(), row.as_slice()))?;
+    Ok(())
+}
+
+/// Notes the records in quarantine, so that every start tells of them.
+fn note_quarantined(
+    transaction: &ReadTransaction,
+    damage: &Damage,
+) -> Result<(), ReadError> {
+    for row in transaction.open_table(DAMAGED_MESSAGES)?.iter()? {
+        let (id, row) = row?;
+        let id = MessageId::from_bytes(id.value());
+        let reason = decode_quarantined(row.value().1).in_row(DAMAGED_MESSAGES, id);
+        damage.note(reason.map_or_else(
+            |unreadable| unreadable,
+            |reason| DamagedRow {
+                table: MESSAGES.name().to_owned(),
+                id: id.to_string(),
+                address: None,
+                reason,
+            },
+        ));
+    }
+    Ok(())
 }
