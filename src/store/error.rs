@@ -8,17 +8,16 @@ use crate::domain::mailbox::DomainName;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum StoreError {
     /// The disk or the database does not take it now: nothing was changed; try again later.
     #[error("the store does not take it now; the log and `pillarbox status` say why")]
     Unavailable,
-    /// The data file is gone, another or written over: nothing was changed.
     #[error("the store takes no changes: its data file is gone, replaced or written over")]
     FileLost,
     /// No answer came in time: the change may have been made, or be made yet.
     #[error("the store did not answer in time; the change may have been made all the same")]
     OutcomeOpen,
-    /// A row cannot be read.
     #[error("a row of the store cannot be read: it is damaged, and the log names it")]
     Damaged,
 }

@@ -64,7 +64,8 @@ impl Store {
         steps: &HourSteps,
         mut show: impl FnMut(usize, u32, &OrganisationCounts),
     ) -> Result<(), StoreError> {
-        let mut range = KeyRange::between(steps.first().number(), steps.end().number());
+        let (from, end) = (Key::from(steps.first().number()), Key::from(steps.end().number()));
+        let mut range = KeyRange { from, end: Some(end), ..KeyRange::all() };
         loop {
             let rows = self.rows(Table::History, range.clone(), ROWS_PER_LOOK).await?;
             for (key, row) in &rows {

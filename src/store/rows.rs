@@ -198,11 +198,6 @@ impl KeyRange {
         Self { end: from.after_all(), from, ..Self::default() }
     }
 
-    /// All keys from one on, before another.
-    pub(super) fn between(from: impl Into<Key>, end: impl Into<Key>) -> Self {
-        Self { from: from.into(), end: Some(end.into()), ..Self::default() }
-    }
-
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.bounds().contains(key)
     }

@@ -57,9 +57,7 @@ impl PostgresStore {
         transition: Transition,
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.hand_over(Job::Record { id, attempts, transition, now, reply }).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        self.hand_over(|reply| Job::Record { id, attempts, transition, now, reply }).await
     }
 
     pub(in crate::store) async fn apply_all(
@@ -67,13 +65,16 @@ impl PostgresStore {
         reports: Vec<Report>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.hand_over(Job::Apply { reports, now, reply }).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        self.hand_over(|reply| Job::Apply { reports, now, reply }).await
     }
 
-    async fn hand_over(&self, job: Job) -> Result<(), StoreError> {
-        self.changing.send(job).await.map_err(|_| StoreError::Unavailable)
+    async fn hand_over<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.changing.send(job(reply)).await.map_err(|_| StoreError::Unavailable)?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
     }
 }
 

@@ -11,9 +11,7 @@ pub(super) fn replay_kept(
     journal: &Journal,
     transaction: &WriteTransaction,
 ) -> Result<(), ReadError> {
-    let meta = transaction.open_table(META)?;
-    let kept = checkpoint_in(&meta)?;
-    drop(meta);
+    let kept = checkpoint_in(&transaction.open_table(META)?)?;
     let Some(kept) = kept else { return Ok(()) };
     journal.replay(kept, |record| Ok(tables::replay(transaction, record)?))
 }

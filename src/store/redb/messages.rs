@@ -118,7 +118,8 @@ struct Rests<'a> {
 
 impl<'a> Rests<'a> {
     fn new(metrics: &'a StoreMetrics, now: Instant) -> Self {
-        Self { metrics, commits: metrics.commits(), last_commit: now, works_since: now, rows: 0 }
+        let commits = metrics.commits.get();
+        Self { metrics, commits, last_commit: now, works_since: now, rows: 0 }
     }
 
     /// Rests if it is time to and the writer is busy.
@@ -127,7 +128,7 @@ impl<'a> Rests<'a> {
         if !self.rows.is_multiple_of(ROWS_WITHOUT_REST) {
             return;
         }
-        let due = self.due(self.metrics.commits(), Instant::now());
+        let due = self.due(self.metrics.commits.get(), Instant::now());
         if !due.is_zero() {
             std::thread::sleep(due);
         }

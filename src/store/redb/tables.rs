@@ -194,19 +194,13 @@ pub(super) fn write_tables<T>(
     database: &Database,
     work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    write(database, |transaction| in_tables(transaction, work))
-}
-
-/// Does something in the tables of a transaction, outside of the journal.
-pub(super) fn in_tables<T>(
-    transaction: &WriteTransaction,
-    work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
-) -> Result<T, ReadError> {
-    let changes = Changes::default();
-    let done = work(Tables::new(transaction, &changes))?;
-    let (_, later) = changes.into_parts();
-    make_later(transaction, &later)?;
-    Ok(done)
+    write(database, |transaction| {
+        let changes = Changes::default();
+        let done = work(Tables::new(transaction, &changes))?;
+        let (_, later) = changes.into_parts();
+        make_later(transaction, &later)?;
+        Ok(done)
+    })
 }
 
 /// A table that is opened at its first use: to open all of them takes 8 % of a small transaction's
