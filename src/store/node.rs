@@ -55,9 +55,7 @@ impl Store {
     /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for
     /// dead.
     pub async fn leave(&self) {
-        if let Engine::Postgres(engine) = &self.engine {
-            engine.leave().await;
-        }
+        on_server!(self, engine => engine.leave().await, else ());
     }
 
     /// Returns true if other nodes work on the same store.

@@ -144,7 +144,7 @@ impl PostgresStore {
 
     pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
         let sight = self.shared.node.sight();
-        let peer = sight.peers.values().find(|peer| peer.name() == name);
+        let peer = sight.peers.values().find(|peer| peer.status.name == name);
         let Some(peer) = peer else { return Ok(Forgotten::Unknown) };
         let silent = sight.at.saturating_sub(peer.since);
         if silent < LEASE || peer.is_this() {

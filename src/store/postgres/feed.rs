@@ -68,7 +68,11 @@ impl Feeds {
             let end = FeedPosition::from_number(end.unsigned_abs());
             (OrganisationId(organisation.unsigned_abs()), end)
         });
-        self.raise(&ends.collect());
+        let ends: BTreeMap<_, _> = ends.collect();
+        if let Some(last) = ends.values().max().copied() {
+            self.note(&ends);
+            self.grew.send_replace(last);
+        }
         Ok(())
     }
 
@@ -104,12 +108,6 @@ impl Feeds {
             let known = known.entry(*organisation).or_insert(*end);
             *known = (*known).max(*end);
         }
-    }
-
-    fn raise(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
-        let Some(last) = ends.values().max().copied() else { return };
-        self.note(ends);
-        self.grew.send_replace(last);
     }
 
     fn end(&self, organisation: OrganisationId) -> FeedPosition {

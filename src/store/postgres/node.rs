@@ -493,18 +493,19 @@ async fn beat(
     let now = boot_time();
     let silent = |peer: &Peer| now.saturating_sub(peer.since);
     let dead_after = shared.node.identity.dead_after;
-    let is_dead = |peer: &Peer| silent(peer) >= dead_after.max(peer.least_dead_after());
+    let is_dead = |peer: &Peer| silent(peer) >= dead_after.max(peer.status.least_dead_after);
     let dead = peers.values().filter(|peer| !peer.is_this() && is_dead(peer));
     let dead: Vec<_> = dead.cloned().collect();
     for peer in dead {
         if connection.execute(BURY, &[&peer.id, &peer.beat]).await? == 1 {
-            let node = peer.name();
+            let node = &peer.status.name;
             tracing::error!(node, "a node is dead: the messages that it held have failed");
             peers.remove(&peer.id);
         }
     }
     // What a silent node had is free by now. Until it is, the server gives no more than is left.
-    let demands = peers.values().filter(|peer| silent(peer) < HELD).map(Peer::demand);
+    let demands = peers.values().filter(|peer| silent(peer) < HELD);
+    let demands = demands.map(|peer| peer.status.load.demand);
     let ask = part_of_pace(load.demand, demands);
     let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
     let gives_up = shared.connector.silence().keeps_from_duties() && !is_alone;

@@ -39,23 +39,10 @@ pub(super) struct Peer {
     pub(super) beat: i64,
     /// When this count was first seen, by the clock of [`boot_time`].
     pub(super) since: Duration,
-    status: NodeStatus,
+    pub(super) status: NodeStatus,
 }
 
 impl Peer {
-    pub(super) fn name(&self) -> &str {
-        &self.status.name
-    }
-
-    /// What it last said that it has to send.
-    pub(super) fn demand(&self) -> u32 {
-        self.status.load.demand
-    }
-
-    pub(super) fn least_dead_after(&self) -> Duration {
-        self.status.least_dead_after
-    }
-
     pub(super) fn is_this(&self) -> bool {
         self.status.seen_from == SeenFrom::Itself
     }

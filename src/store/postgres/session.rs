@@ -135,7 +135,8 @@ impl Session {
         let asked = open.connection.query(sql, &parameters).await;
         match asked {
             Ok(rows) if open.connection.warnings() == warnings => {
-                let Some(writes) = count(&rows) else { return Err(QueryError::Fenced) };
+                let writes = rows.iter().find_map(|row| row.get::<_, Option<i64>>(0));
+                let writes = writes.ok_or(QueryError::Fenced)?;
                 let before = std::mem::replace(&mut open.writes, writes);
                 self.open = Some(open);
                 Ok(if writes > before { Ran::Answered(rows) } else { Ran::WroteNothing })
@@ -288,10 +289,6 @@ impl Session {
         self.open = Some(new);
         Ok(())
     }
-}
-
-fn count(rows: &[Row]) -> Option<i64> {
-    rows.iter().find_map(|row| row.get(0))
 }
 
 impl OpenSession {

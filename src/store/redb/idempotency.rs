@@ -167,7 +167,7 @@ impl IdempotencyIndex {
 
     /// The messages that the key with this hash may have made, newest hour first.
     pub(super) fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = MessageId> {
-        let tag = hash.tag();
+        let tag = tag_of(hash.0);
         self.shards.iter().rev().flat_map(move |shard| {
             let alike = shard.entries.iter_hash(spread(tag)).filter(move |entry| entry.tag == tag);
             alike.map(|entry| join(shard.hour, entry.id))
@@ -207,13 +207,7 @@ impl Entry {
     /// The hour that it belongs to, and the entry.
     fn of(hash: KeyHash, id: MessageId) -> (u64, Self) {
         let (hour, id) = split(id);
-        (hour, Self { tag: hash.tag(), id })
-    }
-}
-
-impl KeyHash {
-    const fn tag(self) -> u32 {
-        tag_of(self.0)
+        (hour, Self { tag: tag_of(hash.0), id })
     }
 }
 

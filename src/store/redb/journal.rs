@@ -357,7 +357,7 @@ fn required_head(file: &JournalFile, checkpoint: Checkpoint) -> Result<Head, Jou
 /// Returns the epochs whose journal a storage is, the current one first; `None` if it is no
 /// journal, or one that no data file needs any more.
 pub(super) fn owners(storage: &dyn StorageBackend) -> io::Result<Option<[Epoch; 2]>> {
-    Ok(read_head(storage)?.map(|head| head.owners()))
+    Ok(read_head(storage)?.map(|head| head.owners))
 }
 
 /// Bytes that a record with so many bytes of changes takes up.

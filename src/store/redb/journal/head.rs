@@ -25,7 +25,7 @@ const MARK_BYTES: usize = 8 + 8 + CHECKSUM_BYTES;
 pub(super) struct Head {
     layout: Layout,
     /// The epochs whose journal it is, the current one first.
-    owners: [Epoch; 2],
+    pub(super) owners: [Epoch; 2],
     marks: [Option<Checkpoint>; 2],
     /// Position of the mark that must stay, because the data file may need it.
     kept: usize,
@@ -47,10 +47,6 @@ impl Head {
             marks: [Some(checkpoint), None],
             kept: 0,
         }
-    }
-
-    pub(super) fn owners(&self) -> [Epoch; 2] {
-        self.owners
     }
 
     /// Checks that the journal is the one of a data file with this checkpoint.
