@@ -39,8 +39,18 @@ pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
 pub use temp_files::Existing;
 
-/// Hands locks of parts of a storage on to the one below.
+/// Hands locks of parts of a storage on to the one below, exclusive ones by these methods.
 macro_rules! hand_on_locks {
+    ($try_lock:ident, $lock:ident) => {
+        hand_on_locks! {
+            try_lock_range => $try_lock: bool,
+            try_lock_shared_range => try_lock_shared_range: bool,
+            lock_range => $lock: (),
+            lock_shared_range => lock_shared_range: (),
+            unlock_range => unlock_range: (),
+            query_lock_range => query_lock_range: bool,
+        }
+    };
     ($($method:ident => $below:ident: $answer:ty,)+) => {$(
         fn $method(&self, start: Bound<u64>, end: Bound<u64>) -> Result<$answer, BackendError> {
             self.below.$below(start, end)
@@ -131,8 +141,8 @@ impl RedbStore {
         if !path.exists() {
             return Ok(());
         }
-        let checked = Opener::file(&path, CACHE_BYTES).and_then(|opener| opener.check(Some(StoreOwner::Service)));
-        match checked {
+        let opener = Opener::file(&path, CACHE_BYTES);
+        match opener.and_then(|opener| opener.check(Some(StoreOwner::Service))) {
             Err(OpenError::InUse) => Ok(()),
             checked => checked,
         }

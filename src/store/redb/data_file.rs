@@ -245,14 +245,7 @@ impl StorageBackend for Backend {
         self.below.close()
     }
 
-    hand_on_locks! {
-        try_lock_range => try_lock_range: bool,
-        try_lock_shared_range => try_lock_shared_range: bool,
-        lock_range => lock_range: (),
-        lock_shared_range => lock_shared_range: (),
-        unlock_range => unlock_range: (),
-        query_lock_range => query_lock_range: bool,
-    }
+    hand_on_locks!(try_lock_range, lock_range);
 }
 
 /// Device and inode of a file.

@@ -49,7 +49,7 @@ pub(super) struct IdempotencyIndex {
 
 /// Keys that a batch claims. The index has them once the batch is durable.
 #[derive(Debug, Default)]
-pub(super) struct ClaimedKeys(HashTable<(KeyHash, MessageId)>);
+pub(super) struct ClaimedKeys(pub(super) HashTable<(KeyHash, MessageId)>);
 
 impl ClaimedKeys {
     pub(super) fn insert(&mut self, hash: KeyHash, id: MessageId) {
@@ -59,19 +59,6 @@ impl ClaimedKeys {
     /// The messages that the key with this hash may make.
     pub(super) fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = MessageId> {
         self.0.iter_hash(hash.0).filter(move |(other, _)| *other == hash).map(|(_, id)| *id)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl IntoIterator for ClaimedKeys {
-    type Item = (KeyHash, MessageId);
-    type IntoIter = hashbrown::hash_table::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
     }
 }
 

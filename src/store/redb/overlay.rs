@@ -110,12 +110,5 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
 
     // A file that is only read can be locked only as one that others may read as well; that keeps
     // writers away, which is what matters.
-    hand_on_locks! {
-        try_lock_range => try_lock_shared_range: bool,
-        try_lock_shared_range => try_lock_shared_range: bool,
-        lock_range => lock_shared_range: (),
-        lock_shared_range => lock_shared_range: (),
-        unlock_range => unlock_range: (),
-        query_lock_range => query_lock_range: bool,
-    }
+    hand_on_locks!(try_lock_shared_range, lock_shared_range);
 }

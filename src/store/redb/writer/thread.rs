@@ -269,9 +269,9 @@ fn accept(
 ) {
     if let Written::Durably(effects) = written {
         shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
-        if !effects.claimed.is_empty() {
+        if !effects.claimed.0.is_empty() {
             let mut index = write_lock(&shared.idempotency);
-            for (hash, id) in effects.claimed {
+            for (hash, id) in effects.claimed.0 {
                 index.insert(hash, id);
             }
         }
