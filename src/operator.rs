@@ -22,8 +22,8 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::admin::bodies::BodyFacts;
 use crate::admin::Admin;
+use crate::admin::bodies::BodyFacts;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;

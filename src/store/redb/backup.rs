@@ -16,9 +16,7 @@ use crate::store::redb::checkpoint::kept_checkpoint;
 use crate::store::redb::data_directory::create_directory;
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{
-    FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
-};
+use crate::store::redb::tables::{FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write};
 use crate::store::redb::temp_files::{self, Existing};
 use crate::store::redb::{FILE_NAME, RedbStore, Shared};
 use crate::store::rows::KeyRange;

@@ -101,10 +101,11 @@ impl SharedDatabase {
     ) -> Result<(Self, T, Option<OpenError>), OpenError> {
         opener.check(owner)?;
         let epoch = new_epoch()?;
-        let written = open_to_write(&opener, owner, epoch, damage).and_then(|(database, journal)| {
-            let (tables, prepared) = prepared(&database, Laid::Down, &mut prepare)?;
-            Ok((Handle::Writing(database), tables, Some(journal), prepared, None))
-        });
+        let written =
+            open_to_write(&opener, owner, epoch, damage).and_then(|(database, journal)| {
+                let (tables, prepared) = prepared(&database, Laid::Down, &mut prepare)?;
+                Ok((Handle::Writing(database), tables, Some(journal), prepared, None))
+            });
         let (handle, published, journal, prepared, refused) = match written {
             Err(error) if unwritable == Unwritable::Read && is_of_disk(&error) => {
                 let read = open_to_read(&opener, owner, damage).and_then(|database| {

@@ -247,10 +247,7 @@ fn quarantine(
 }
 
 /// Notes the records in quarantine, so that every start tells of them.
-fn note_quarantined(
-    transaction: &ReadTransaction,
-    damage: &Damage,
-) -> Result<(), ReadError> {
+fn note_quarantined(transaction: &ReadTransaction, damage: &Damage) -> Result<(), ReadError> {
     for row in transaction.open_table(DAMAGED_MESSAGES)?.iter()? {
         let (id, row) = row?;
         let id = MessageId::from_bytes(id.value());
