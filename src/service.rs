@@ -326,7 +326,7 @@ impl Service {
     /// are lost.
     pub async fn stop(self) -> u64 {
         let (store, queue) = (self.store.clone(), Arc::clone(&self.queue));
-        let lost_before = store.metrics().bodies_lost.get();
+        let lost_before = store.metrics().bodies_lost();
         let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
@@ -346,7 +346,7 @@ impl Service {
             // What could not be recorded is lost all the same; the next start records it.
             Rest::Lost => (0, left),
         };
-        let bodies_lost = store.metrics().bodies_lost.get() - lost_before + unrecorded;
+        let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
         info!(bodies_lost, left_pending, "stopped");
         bodies_lost
     }

@@ -122,6 +122,7 @@ mod sending_right;
 mod store_id;
 mod suppression_filter;
 mod suppressions;
+mod tag;
 mod timeline;
 mod transfer;
 mod transitions;

@@ -189,6 +189,7 @@ pub struct SlowCalls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopLoss {
+    /// All that are lost.
     pub messages: usize,
     /// Those that are not, because the service manager keeps their bodies for the next start.
     #[serde(default)]

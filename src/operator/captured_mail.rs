@@ -54,15 +54,17 @@ pub trait Catcher: Debug + Send + Sync {
 /// A line of a list.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Summary {
     /// The id that the provider gave it.
     pub id: String,
+    /// When it was caught.
     #[serde(serialize_with = "as_text")]
     pub caught_at: Timestamp,
+    /// The sender, as the provider was given it.
     pub from: String,
+    /// The recipients in To, likewise.
     pub to: Vec<String>,
-    /// In clear.
+    /// The subject in clear.
     pub subject: String,
     /// The id of the message in pillarbox, as it was told the provider.
     pub message: Option<String>,
@@ -71,29 +73,37 @@ pub struct Summary {
 /// A message as the provider was given it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Caught {
+    /// What is in the list.
     #[serde(flatten)]
     pub summary: Summary,
+    /// The recipients in Cc.
     pub cc: Vec<String>,
+    /// The recipients in Bcc.
     pub bcc: Vec<String>,
+    /// Where replies go.
     pub reply_to: Vec<String>,
     /// Further headers with their values, in their order.
     pub headers: Vec<(String, String)>,
+    /// The plain text.
     pub text: Option<String>,
+    /// The HTML, as it came.
     pub html: Option<String>,
+    /// The files that came with it.
     #[serde(skip)]
     pub files: Vec<CaughtFile>,
 }
 
 /// A file that came with a message.
 #[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct CaughtFile {
+    /// Its name.
     pub name: String,
+    /// Its media type, as the provider was given it.
     pub media_type: Option<String>,
     /// The name by which the HTML shows it.
     pub content_id: Option<String>,
+    /// Its bytes.
     pub content: Bytes,
 }
 

@@ -183,8 +183,8 @@ impl Observer {
             calls: sending.calls(),
             call_micros: sending.call_micros(),
             throttled: sending.not_sent(ProblemKind::Throttled),
-            commits: store.commits.get(),
-            slow_commits: store.slow_commits.get(),
+            commits: store.commits(),
+            slow_commits: store.slow_commits(),
         }
     }
 

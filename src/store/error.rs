@@ -13,6 +13,7 @@ pub enum StoreError {
     /// The disk or the database does not take it now: nothing was changed; try again later.
     #[error("the store does not take it now; the log and `pillarbox status` say why")]
     Unavailable,
+    /// The data file is gone, another or written over: nothing was changed.
     #[error("the store takes no changes: its data file is gone, replaced or written over")]
     FileLost,
     /// No answer came in time: the change may have been made, or be made yet.

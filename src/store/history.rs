@@ -64,8 +64,7 @@ impl Store {
         steps: &HourSteps,
         mut show: impl FnMut(usize, u32, &OrganisationCounts),
     ) -> Result<(), StoreError> {
-        let (from, end) = (Key::from(steps.first().number()), Key::from(steps.end().number()));
-        let mut range = KeyRange { from, end: Some(end), ..KeyRange::all() };
+        let mut range = KeyRange::between(steps.first().number(), steps.end().number());
         loop {
             let rows = self.rows(Table::History, range.clone(), ROWS_PER_LOOK).await?;
             for (key, row) in &rows {

@@ -29,13 +29,11 @@ pub struct StoreMetrics {
     failed_commits: Counter,
     purged_messages: Counter,
     purged_keys: Counter,
-    /// Messages that failed because the process that held their bodies ended, as far as this process
-    /// recorded it.
-    pub bodies_lost: Counter,
-    /// Commits: a histogram cannot be read.
-    pub commits: Counter,
-    /// Commits and checkpoints that took longer than [`SLOW_COMMIT`].
-    pub slow_commits: Counter,
+    /// Messages that failed with their bodies, which the end of the service tells.
+    bodies_lost: Counter,
+    /// Commits, and those of them that were slow: a histogram cannot be read.
+    commits: Counter,
+    slow_commits: Counter,
     failed_at: Mutex<Option<Instant>>,
     /// Counts of the organisations' messages.
     pub organisations: OrganisationCounters,
@@ -93,6 +91,22 @@ impl StoreMetrics {
             "Idempotency keys deleted at the end of their window",
             self.purged_keys.clone(),
         );
+    }
+
+    /// Commits.
+    pub fn commits(&self) -> u64 {
+        self.commits.get()
+    }
+
+    /// Commits and checkpoints that took longer than [`SLOW_COMMIT`].
+    pub fn slow_commits(&self) -> u64 {
+        self.slow_commits.get()
+    }
+
+    /// Messages that failed because the process that held their bodies ended, as far as this process
+    /// recorded it.
+    pub fn bodies_lost(&self) -> u64 {
+        self.bodies_lost.get()
     }
 
     /// A batch of so many operations, with these increments, became durable after so long.

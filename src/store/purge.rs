@@ -20,8 +20,11 @@ pub(super) struct PurgeStep {
     pub(super) records: Vec<Range<Timestamp>>,
     /// Messages whose idempotency keys go.
     pub(super) keys: Vec<Range<Timestamp>>,
+    /// When unmatched events arrived that go.
     pub(super) unmatched: Vec<Range<Timestamp>>,
+    /// When dead letters arrived that go.
     pub(super) letters: Vec<Range<Timestamp>>,
+    /// The first hour of history that stays.
     pub(super) first_hour: Hour,
     /// How many rows go at most, of each kind.
     pub(super) limit: usize,

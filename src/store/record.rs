@@ -368,6 +368,7 @@ pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
 pub(super) struct EventKey {
     pub(super) occurred_at: Timestamp,
     pub(super) event_type: EventType,
+    /// Digest of the recipients.
     pub(super) recipients: [u8; 8],
 }
 

@@ -96,7 +96,9 @@ pub const JOURNAL_NAME: &str = "pillarbox.journal";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
 
+/// About how many bytes an outcome writes.
 const OUTCOME_WEIGHT: usize = 512;
+/// About how many bytes a report writes.
 const REPORT_WEIGHT: usize = 1_024;
 
 /// The engine, open. Cheap to clone; the file is closed when the last clone is gone.

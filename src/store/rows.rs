@@ -178,6 +178,7 @@ impl<A: Into<Self>, B: Into<Self>, C: Into<Self>> From<(A, B, C)> for Key {
 /// Run of keys, and the order in which its rows are read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct KeyRange {
+    /// The least key.
     pub(super) from: Key,
     /// True if `from` itself is not in the run.
     pub(super) is_after: bool,
@@ -196,6 +197,11 @@ impl KeyRange {
     pub(super) fn of(prefix: impl Into<Key>) -> Self {
         let from = prefix.into();
         Self { end: from.after_all(), from, ..Self::default() }
+    }
+
+    /// All keys from one on, before another.
+    pub(super) fn between(from: impl Into<Key>, end: impl Into<Key>) -> Self {
+        Self { from: from.into(), end: Some(end.into()), ..Self::default() }
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
@@ -290,6 +296,7 @@ pub(super) trait Rows {
     /// Puts a row in the place of one that may be there.
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
 
+    /// Removes a row that may be there.
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;
 
     /// Reads rows that the rule is about to ask for. So the rule runs again once and not for each.

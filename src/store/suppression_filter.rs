@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 
 use crate::store::locks::{read_lock, write_lock};
+use crate::store::tag::{spread, tag_of};
 
 /// Suppressed addresses as far as they are known in memory, and how often some were added.
 #[derive(Debug, Default)]
@@ -33,6 +34,7 @@ impl Suppressed {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Notes that addresses have become suppressed.
     pub(super) fn grew(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -69,16 +71,6 @@ impl SuppressionFilter {
     fn tag(&self, scope: u32, address: &str) -> u32 {
         tag_of(self.hasher.hash_one((scope, address)))
     }
-}
-
-/// The 32 bits that a table in memory keeps of a hash: its tag.
-pub(super) const fn tag_of(hash: u64) -> u32 {
-    (hash >> 32) as u32
-}
-
-/// A tag as a hash for the table, which looks at the highest bits and at the lowest.
-pub(super) fn spread(tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(tag)
 }
 
 #[cfg(test)]

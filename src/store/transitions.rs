@@ -309,6 +309,7 @@ pub(super) fn unmatched_of(ses_message_id: &str) -> Key {
     Key::from((ses_message_id, "\0"))
 }
 
+/// Suppresses exactly the recipients that an event names.
 fn suppress_recipients(
     rows: &mut dyn Rows,
     organisation: OrganisationId,

@@ -133,7 +133,10 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     store.record(tried, 2, retry(None), last).await.unwrap();
     assert_eq!(words(&store, tried).await, "attempt_failed:1 restarted attempt_failed:2");
     assert_eq!(store.steps(tried, START).await.unwrap()[1].at, last);
-    assert_eq!((store.memory().restarts.untold(tried), store.memory().restarts.untold(new)), (None, Some(last)));
+    assert_eq!(
+        (store.memory().restarts.untold(tried), store.memory().restarts.untold(new)),
+        (None, Some(last))
+    );
     store.record(tried, 3, retry(None), last).await.unwrap();
     store.record(tried, 4, sent(), last).await.unwrap();
     let told = "attempt_failed:1 restarted attempt_failed:2 attempt_failed:3";

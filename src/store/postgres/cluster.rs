@@ -16,6 +16,7 @@ use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
 use crate::store::{StoreError, StoreId};
 
+/// Time between two looks at the database's state.
 const LOOK: Duration = Duration::from_secs(10);
 
 const DRAIN: &str = "UPDATE node SET draining = $2 WHERE name = $1";

@@ -35,6 +35,7 @@ pub(super) struct Feeds {
     id: AtomicU64,
     /// Last position that is known to be confirmed.
     confirmed: AtomicI64,
+    /// Last position that is visible.
     visible: AtomicI64,
     /// Told if entries are visible that are not known to be confirmed.
     unconfirmed: Notify,

@@ -67,7 +67,9 @@ impl PostgresStore {
                         Ok(State::Sent { ses_message_id, .. }) => {
                             ses_ids.insert(ses_message_id);
                         }
-                        Ok(_) => {}
+                        Ok(
+                            State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. },
+                        ) => {}
                         Err(_) => damaged.push(*id),
                     }
                 }

@@ -110,7 +110,9 @@ struct Changes {
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Ends of the feeds that grew.
     pub(super) feed_ends: BTreeMap<OrganisationId, FeedPosition>,
+    /// True if an address became suppressed.
     pub(super) is_suppressed: bool,
 }
 

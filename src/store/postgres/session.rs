@@ -93,6 +93,7 @@ struct OpenSession {
     used: Used,
     /// Transactions that were made.
     writes: i64,
+    /// Whether a transaction was begun and not ended.
     is_begun: bool,
 }
 

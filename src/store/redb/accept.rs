@@ -70,6 +70,7 @@ impl RedbStore {
     }
 }
 
+/// The acceptance of messages, all or none.
 struct Accept {
     acceptances: Vec<NewMessage>,
     decided: Option<Result<Vec<Accepted>, AcceptError>>,

@@ -150,6 +150,7 @@ pub(super) fn last_of_each(changes: &mut Vec<RowChange<'_>>) {
 /// Change of one row, as [`Changes`] has it.
 #[derive(Debug)]
 pub(super) struct RowChange<'a> {
+    /// Number of the table.
     pub(super) table: u8,
     pub(super) key: &'a [u8],
     /// `None` if the row was removed.
@@ -216,12 +217,15 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
 
     /// Makes the changes that were noted for later, unless it has them.
     pub(super) fn catch_up(&mut self) -> Result<(), StorageError> {
-        if !std::mem::replace(&mut self.is_whole, true) {
-            let mut later = self.changes.later.borrow_mut();
-            let Some(noted) = later.by_table.remove(&self.number) else { return Ok(()) };
+        if self.is_whole {
+            return Ok(());
+        }
+        let mut later = self.changes.later.borrow_mut();
+        if let Some(noted) = later.by_table.remove(&self.number) {
             let running = self.changes.bytes.borrow();
             make(&mut self.inner, &later.last_changes(&noted, &running))?;
         }
+        self.is_whole = true;
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::locks::locked;
 use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
 
+/// Length of redb's header.
 const HEADER_BYTES: usize = 320;
 /// Bytes that are written to see whether the disk takes writes.
 const PROBE_BYTES: usize = 64 * 1024;

@@ -522,6 +522,7 @@ impl PublishedTables {
     }
 }
 
+/// What became of a batch that was to be written.
 #[derive(Debug)]
 pub(super) enum Written<T> {
     /// It is not on disk.

@@ -20,7 +20,7 @@ use crate::store::damage::Damage;
 use crate::store::record::{IdempotencyRow, decode_time};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::tables::{CLOCK, IDEMPOTENCY, TIME_KEY};
-use crate::store::suppression_filter::{spread, tag_of};
+use crate::store::tag::{spread, tag_of};
 
 const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.

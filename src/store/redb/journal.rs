@@ -29,6 +29,7 @@ mod head;
 
 /// What a direct write is aligned to, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
+/// Length of a new journal in bytes.
 pub(super) const FIRST_BYTES: u64 = 1 << 20;
 /// What the file grows by at least, in bytes.
 const GROWTH_BYTES: u64 = 1 << 20;
@@ -79,6 +80,7 @@ pub(super) struct Journal {
     last: u64,
     /// Where the next record begins, in bytes.
     position: u64,
+    /// Length of the file, in bytes.
     length: u64,
     /// The next record was begun, and nobody knows whether it is on disk.
     is_next_in_doubt: bool,

@@ -118,8 +118,7 @@ struct Rests<'a> {
 
 impl<'a> Rests<'a> {
     fn new(metrics: &'a StoreMetrics, now: Instant) -> Self {
-        let commits = metrics.commits.get();
-        Self { metrics, commits, last_commit: now, works_since: now, rows: 0 }
+        Self { metrics, commits: metrics.commits(), last_commit: now, works_since: now, rows: 0 }
     }
 
     /// Rests if it is time to and the writer is busy.
@@ -128,7 +127,7 @@ impl<'a> Rests<'a> {
         if !self.rows.is_multiple_of(ROWS_WITHOUT_REST) {
             return;
         }
-        let due = self.due(self.metrics.commits.get(), Instant::now());
+        let due = self.due(self.metrics.commits(), Instant::now());
         if !due.is_zero() {
             std::thread::sleep(due);
         }

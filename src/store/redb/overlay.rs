@@ -25,6 +25,7 @@ pub(super) struct Overlay<B> {
 
 #[derive(Debug, Default)]
 struct Above {
+    /// Where it was changed.
     length: Option<u64>,
     /// Pages that were written, by their number.
     pages: BTreeMap<u64, Vec<u8>>,

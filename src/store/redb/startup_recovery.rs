@@ -64,8 +64,10 @@ pub(super) struct Start {
     bodies: OnceLock<BTreeSet<MessageId>>,
 }
 
+/// Messages that a start found pending.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
+    /// Messages that lost their body.
     pub(super) bodies_lost: usize,
     /// Those whose body is there.
     pub(super) kept: BTreeSet<MessageId>,

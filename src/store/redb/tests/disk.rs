@@ -464,7 +464,7 @@ async fn replay_and_listed(fixture: &Fixture) -> (Result<Option<MessageId>, Stor
 #[tokio::test]
 async fn a_sign_of_life_costs_no_commit() {
     let fixture = on_disk(&Disk::formatted()).await;
-    let commits = || fixture.store.metrics().commits.get();
+    let commits = || fixture.store.metrics().commits();
     let before = commits();
     fixture.store.answered().await;
     assert_eq!(commits(), before);

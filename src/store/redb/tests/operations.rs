@@ -101,13 +101,13 @@ async fn committed_together(
     for _ in 0..3 {
         tokio::task::yield_now().await;
     }
-    let before = fixture.store.metrics().commits.get();
+    let before = fixture.store.metrics().commits();
     let start = Instant::now();
     drop(hold);
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    (start.elapsed(), fixture.store.metrics().commits.get() - before)
+    (start.elapsed(), fixture.store.metrics().commits() - before)
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ use crate::store::{Change, StoreError};
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
 /// may have more.
 const BATCH_MESSAGES: usize = 512;
+/// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
 /// Operations, bytes in the journal and time after which the data file is made durable: what a start
 /// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
