@@ -533,7 +533,7 @@ pub(super) enum Written<T> {
     Durably(T),
 }
 
-/// Sets right what is in files that were opened.
+/// Sets right what is in a file that was opened, and opens the tables that readers read.
 fn prepared<T>(
     database: &Database,
     laid: Laid,
