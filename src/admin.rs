@@ -172,6 +172,11 @@ calls! {
     "organisation-add" OrganisationAdd {
         /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
         name: String,
+        /// Make it a test organisation: its mail never goes to SES, a simulator in the service answers
+        /// instead. This cannot be changed later.
+        #[arg(long)]
+        #[serde(default, skip_serializing_if = "is_false")]
+        test: bool,
     } -> Organisation: File => organisation::add;
 
     /// List the organisations.
@@ -533,6 +538,11 @@ calls! {
     ) => test_send::send;
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(is_set: &bool) -> bool {
+    !*is_set
+}
+
 /// Reason why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
@@ -679,6 +689,18 @@ impl Admin {
             all.retain(|one| whose(one) == only);
         }
         Ok(all)
+    }
+
+    /// Refuses what a node of an earlier version could not read, as long as one works on the database;
+    /// and keeps such nodes off from then on.
+    async fn require_no_earlier_node(&self) -> Result<(), Refusal> {
+        match self.store.keep_earlier_nodes_off().await?.first() {
+            None => Ok(()),
+            Some(node) => Err(Refusal::new(format!(
+                "node {} runs pillarbox {}, which does not know this yet: upgrade all nodes first",
+                node.name, node.version
+            ))),
+        }
     }
 
     /// What to say where an organisation was removed between two looks.

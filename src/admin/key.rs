@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::{Admin, KeyAdd, KeyList, KeyRevoke, Refusal, UNREADABLE};
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
-use crate::domain::organisation::ApiKeyEntry;
+use crate::domain::organisation::{ApiKeyEntry, KeyRights};
 use crate::domain::time::Timestamp;
 use crate::store::{Change, NewApiKey};
 
@@ -66,7 +66,7 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal
     })?;
     let now = admin.clock.now();
     let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
-    let new = NewApiKey { label, expires_at, hash: key.hash() };
+    let new = NewApiKey { label, expires_at, hash: key.hash(), rights: KeyRights::all() };
     let added = admin.store.add_api_key(organisation.id, new, now).await?;
     let entry = added.ok_or_else(|| Admin::gone(&organisation))?;
     Ok(KeyAdded {

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{
-    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, organisation_name,
+    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, is_false,
+    organisation_name,
 };
 use crate::dispatch::Cancelled;
 use crate::domain::message::Cancellation;
@@ -12,9 +13,39 @@ use crate::queue::Selection;
 use crate::store::Change;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Organisation {
     pub id: u32,
     pub name: String,
+    /// Whether its mail never goes to SES.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub test: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+}
+
+/// Since when an organisation is paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    pub since: String,
+    /// What happens to its send requests: `accepted` or `refused`.
+    pub requests: String,
+}
+
+/// The most recipients in each period that has a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_minute: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_hour: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_day: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_month: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +70,12 @@ pub struct OrganisationRemoved {
 
 pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
     let name = organisation_name(&call.name)?;
-    let added = admin.store.add_organisation(name.clone()).await?;
+    let added = if call.test {
+        admin.require_no_earlier_node().await?;
+        admin.store.add_test_organisation(name.clone()).await?
+    } else {
+        admin.store.add_organisation(name.clone()).await?
+    };
     added.map(|added| shown(&added)).ok_or_else(|| {
         Refusal::new(format!("there is an organisation {name} already; choose another name"))
     })
@@ -83,5 +119,17 @@ pub(super) async fn remove(
 }
 
 fn shown(organisation: &domain::Organisation) -> Organisation {
-    Organisation { id: organisation.id.0, name: organisation.name.as_str().to_owned() }
+    let domain::Organisation { id, name, kind, pause, limits } = organisation;
+    let domain::Limits { per_minute, per_hour, per_day, per_month } = *limits;
+    let has_limits = *limits != domain::Limits::NONE;
+    Organisation {
+        id: id.0,
+        name: name.as_str().to_owned(),
+        test: *kind == domain::OrganisationKind::Test,
+        paused: pause.map(|pause| Paused {
+            since: pause.since.to_string(),
+            requests: pause.requests.as_str().to_owned(),
+        }),
+        limits: has_limits.then_some(Limits { per_minute, per_hour, per_day, per_month }),
+    }
 }

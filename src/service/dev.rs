@@ -21,7 +21,7 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::event::EventDetail;
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainState, KeyRights};
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::check::node_database;
@@ -330,7 +330,12 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     let domain = DomainName::parse(DOMAIN).expect("a valid domain");
     store.put_domain(organisation.id, domain, DomainState::Assumed, now).await?;
     if store.authenticate(&key.hash(), now).is_none() {
-        let key = NewApiKey { label: "dev".to_owned(), expires_at: None, hash: key.hash() };
+        let key = NewApiKey {
+            label: "dev".to_owned(),
+            expires_at: None,
+            hash: key.hash(),
+            rights: KeyRights::all(),
+        };
         store.add_api_key(organisation.id, key, now).await?;
     }
     Ok(())

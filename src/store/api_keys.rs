@@ -87,8 +87,8 @@ fn add(
         return Ok(None);
     }
     let id = KeyId(next_number(rows, Counter::LastKey)?);
-    let NewApiKey { label, expires_at, hash } = key.clone();
-    let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
+    let NewApiKey { label, expires_at, hash, rights } = key.clone();
+    let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash, rights };
     rows.put(Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
     Ok(Some(entry))
 }

@@ -44,10 +44,10 @@ pub(super) struct OrganisationIndex {
 
 impl OrganisationIndex {
     pub(super) fn add_organisation(&mut self, id: u32, row: &[u8]) {
-        let name = decode_organisation(row).map_err(|e| DamagedRow::new("organisations", id, &e));
-        if let Some(name) = self.left_out(name) {
-            self.organisations.push(Organisation { id: OrganisationId(id), name });
-        }
+        let organisation =
+            decode_organisation(id, row).map_err(|e| DamagedRow::new("organisations", id, &e));
+        let organisation = self.left_out(organisation);
+        self.organisations.extend(organisation);
     }
 
     pub(super) fn add_api_key(&mut self, id: u32, row: &[u8]) {

@@ -13,7 +13,7 @@ use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::message::Message;
-use crate::domain::organisation::SenderStatus;
+use crate::domain::organisation::{KeyRights, SenderStatus};
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
@@ -244,6 +244,8 @@ pub struct NewApiKey {
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+    /// What it may be used for.
+    pub rights: KeyRights,
 }
 
 /// The most endpoints of one organisation.

@@ -14,7 +14,8 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
 use crate::domain::organisation::{
-    ApiKeyEntry, DomainCheck, DomainState, Finding, OrganisationName, SenderDomain,
+    ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
+    OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
@@ -77,6 +78,9 @@ stored_enum!(BounceTypeV1 = BounceType { Permanent, Transient, Undetermined });
 stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
 stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
 stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
+stored_enum!(ScopeV3 = Scope { Send, Read });
+stored_enum!(OrganisationKindV2 = OrganisationKind { Production, Test });
+stored_enum!(PausedRequestsV2 = PausedRequests { Accepted, Refused });
 stored_enum!(AssuranceV1 = Assurance { Never, Given });
 
 #[derive(Serialize, Deserialize)]
@@ -590,13 +594,58 @@ struct OrganisationV1<'a> {
     name: &'a str,
 }
 
-pub(super) fn encode_organisation(name: &OrganisationName) -> Vec<u8> {
-    encode(&OrganisationV1 { name: name.as_str() }, 72)
+/// An organisation that is more than a name; one that is not is a row of the first version, which an
+/// earlier pillarbox reads too.
+#[derive(Serialize, Deserialize)]
+struct OrganisationV2<'a> {
+    name: &'a str,
+    kind: OrganisationKindV2,
+    pause: Option<(u64, PausedRequestsV2)>,
+    /// By minute, hour, day and month.
+    limits: [Option<u64>; 4],
 }
 
-pub(super) fn decode_organisation(bytes: &[u8]) -> Result<OrganisationName, RowError> {
-    let row: OrganisationV1<'_> = decode(bytes)?;
-    row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))
+const WITH_SETTINGS: u8 = 2;
+
+pub(super) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
+    let Organisation { id, name, kind, pause, limits } = organisation;
+    let size = 72;
+    if *organisation == Organisation::new(*id, name.clone(), OrganisationKind::Production) {
+        return encode(&OrganisationV1 { name: name.as_str() }, size);
+    }
+    let Limits { per_minute, per_hour, per_day, per_month } = *limits;
+    let row = OrganisationV2 {
+        name: name.as_str(),
+        kind: (*kind).into(),
+        pause: pause.map(|pause| (pause.since.unix_millis(), pause.requests.into())),
+        limits: [per_minute, per_hour, per_day, per_month],
+    };
+    encode_as(WITH_SETTINGS, &row, size)
+}
+
+pub(super) fn decode_organisation(id: u32, bytes: &[u8]) -> Result<Organisation, RowError> {
+    let row = if version(bytes) == Some(WITH_SETTINGS) {
+        decode_as(WITH_SETTINGS, bytes)?
+    } else {
+        let OrganisationV1 { name } = decode(bytes)?;
+        OrganisationV2 {
+            name,
+            kind: OrganisationKindV2::Production,
+            pause: None,
+            limits: Default::default(),
+        }
+    };
+    let [per_minute, per_hour, per_day, per_month] = row.limits;
+    Ok(Organisation {
+        id: OrganisationId(id),
+        name: row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))?,
+        kind: row.kind.into(),
+        pause: row.pause.map(|(since, requests)| Pause {
+            since: Timestamp::from_unix_millis(since),
+            requests: requests.into(),
+        }),
+        limits: Limits { per_minute, per_hour, per_day, per_month },
+    })
 }
 
 #[derive(Serialize, Deserialize)]
@@ -618,6 +667,19 @@ struct ApiKeyV2<'a> {
 
 const EXPIRING: u8 = 2;
 
+/// An API key with limited rights.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV3<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV1<'a>,
+    expires_at: Option<u64>,
+    scopes: Vec<ScopeV3>,
+    #[serde(borrow)]
+    domains: Vec<&'a str>,
+}
+
+const LIMITED: u8 = 3;
+
 pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     let key = ApiKeyV1 {
         organisation: entry.organisation.0,
@@ -626,27 +688,41 @@ pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
         hash: entry.hash.0,
     };
     let size = 64 + entry.label.len();
-    match entry.expires_at.map(Timestamp::unix_millis) {
+    let KeyRights { scopes, domains } = &entry.rights;
+    let expires_at = entry.expires_at.map(Timestamp::unix_millis);
+    if entry.rights != KeyRights::all() {
+        let scopes = scopes.iter().map(|scope| (*scope).into()).collect();
+        let domains = domains.iter().map(String::as_str).collect();
+        return encode_as(LIMITED, &ApiKeyV3 { key, expires_at, scopes, domains }, size);
+    }
+    match expires_at {
         Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
         None => encode(&key, size),
     }
 }
 
 pub(super) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
-    let (row, expires_at) = match bytes.first() {
+    let (row, expires_at, rights) = match bytes.first() {
         Some(&EXPIRING) => {
-            let row: ApiKeyV2<'_> = decode_as(EXPIRING, bytes)?;
-            (row.key, Some(Timestamp::from_unix_millis(row.expires_at)))
+            let ApiKeyV2 { key, expires_at } = decode_as(EXPIRING, bytes)?;
+            (key, Some(expires_at), KeyRights::all())
         }
-        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None),
+        Some(&LIMITED) => {
+            let ApiKeyV3 { key, expires_at, scopes, domains } = decode_as(LIMITED, bytes)?;
+            let scopes = scopes.into_iter().map(Scope::from).collect();
+            let domains = domains.into_iter().map(str::to_owned).collect();
+            (key, expires_at, KeyRights { scopes, domains })
+        }
+        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None, KeyRights::all()),
     };
     Ok(ApiKeyEntry {
         id: KeyId(id),
         organisation: OrganisationId(row.organisation),
         label: row.label.to_owned(),
         created_at: Timestamp::from_unix_millis(row.created_at),
-        expires_at,
+        expires_at: expires_at.map(Timestamp::from_unix_millis),
         hash: ApiKeyHash(row.hash),
+        rights,
     })
 }
 

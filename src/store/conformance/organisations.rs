@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderStatus};
+use crate::domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::{Change, NewApiKey};
 
 fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
-    NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash() }
+    NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash(), rights: KeyRights::all() }
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ pub fn check_row(data: &[u8]) -> bool {
         }),
         4 => is_lasting(row, |row| decode_dead_letter(NOON, row), encode_dead_letter),
         5 => is_lasting(row, |row| decode_suppression("a@example.org", row), encode_suppression),
-        6 => is_lasting(row, decode_organisation, encode_organisation),
+        6 => is_lasting(row, |row| decode_organisation(1, row), encode_organisation),
         7 => is_lasting(row, |row| decode_api_key(1, row), encode_api_key),
         8 => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
         9 => is_lasting(row, decode_time, encode_time),

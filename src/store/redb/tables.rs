@@ -21,7 +21,7 @@ use crate::store::redb::changes::{
 use crate::store::redb::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 5;
+pub const FORMAT_VERSION: u64 = 6;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
