@@ -62,7 +62,7 @@ use live::LiveView;
 use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
 use node::Nodes;
 use options::{StatusParser, flag};
-use organisation::{Organisation, OrganisationRemoved, Organisations};
+use organisation::{Organisation, OrganisationRemoved, Organisations, UsageOfMonth};
 use restart::{RestartBegun, Restarts, RunningProgram};
 use status::{Acknowledged, ClockConfirmed, PageAddress, ServiceStatus, SmtpListener};
 use suppression::{
@@ -182,6 +182,42 @@ calls! {
     /// List the organisations.
     "organisation-list" OrganisationList {} -> Organisations: File = organisation::list;
 
+    /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and months. What
+    /// is not given stays as it is.
+    #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
+    "organisation-limit" OrganisationLimit {
+        /// Name.
+        name: String,
+        /// Most recipients in a minute, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_minute: Option<String>,
+        /// Most recipients in an hour, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_hour: Option<String>,
+        /// Most recipients in a day, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_day: Option<String>,
+        /// Most recipients in a month, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_month: Option<String>,
+        /// Remove every limit that is not given.
+        #[arg(long, group = "limits")]
+        #[serde(default, skip_serializing_if = "is_false")]
+        none: bool,
+    } -> Organisation: File => organisation::limit;
+
+    /// Show how many recipients each organisation had accepted in a month, such as for billing.
+    "organisation-usage" OrganisationUsage {
+        /// Month in UTC; this one if not given.
+        #[arg(long, value_name = "YYYY-MM")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        month: Option<String>,
+    } -> UsageOfMonth: File => organisation::usage;
+
     /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
     /// records stay.
     "organisation-remove" OrganisationRemove {
@@ -201,7 +237,26 @@ calls! {
         /// given.
         #[arg(long, value_name = "DURATION|DATE")]
         expires: Option<String>,
+        /// What the key may be used for: send, read or both; both if not given.
+        #[arg(long = "scope", value_name = "SCOPES", value_delimiter = ',')]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        scopes: Vec<String>,
+        /// Sender domain that the key is for; repeat it for several. Every domain of the organisation if
+        /// not given.
+        #[arg(long = "domain", value_name = "DOMAIN")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        domains: Vec<String>,
     } -> KeyAdded: File => key::add;
+
+    /// Replace an API key: create one with the same label, scopes, domains and lifetime, and print it.
+    /// The old key goes on working for the overlap.
+    "key-rotate" KeyRotate {
+        /// Number of the key, from the list.
+        id: u32,
+        /// How long the old key still works, unless it expires before; 0s ends it at once.
+        #[arg(long, value_name = "DURATION", default_value = "24h")]
+        overlap: String,
+    } -> KeyAdded: File => key::rotate;
 
     /// List the API keys. The keys themselves are not stored.
     "key-list" KeyList {

@@ -22,7 +22,7 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::feed::{FeedCursor, FeedPosition};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
-use crate::domain::organisation::Organisation;
+use crate::domain::organisation::{Organisation, Scope};
 use crate::domain::request::SendRequest;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
@@ -34,7 +34,7 @@ use crate::intake::Intake;
 use crate::listing::{self, Listing};
 use crate::queue::MessageQueue;
 use crate::shared_limits::{Budget, Exhausted};
-use crate::store::{Accepted, FeedPage, Lister, Store, StoreError};
+use crate::store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
 
 pub mod error;
 pub mod json;
@@ -48,7 +48,7 @@ const OPENAPI_PATH: &str = "/openapi.json";
 
 /// The API's paths, for whoever asks for another one.
 const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, \
-                     /emails/{id}/timeline, /events and /openapi.json";
+                     /emails/{id}/timeline, /events, /usage and /openapi.json";
 /// Media type of pages for people.
 const HTML: &str = "text/html";
 /// A page for people loads nothing, and its style is its own.
@@ -121,6 +121,8 @@ enum Endpoint<'a> {
     Timeline(&'a str),
     /// `/events`
     Feed,
+    /// `/usage`
+    Usage,
     /// `/openapi.json`
     Description,
 }
@@ -129,6 +131,7 @@ impl<'a> Endpoint<'a> {
     fn of(path: &'a str) -> Option<Self> {
         match path {
             "/events" => return Some(Self::Feed),
+            "/usage" => return Some(Self::Usage),
             OPENAPI_PATH => return Some(Self::Description),
             _ => {}
         }
@@ -148,6 +151,12 @@ impl<'a> Endpoint<'a> {
         }
     }
 
+    /// The scope that a key needs for a request; `None` if the path does not take the method.
+    fn scope(self, method: &Method) -> Option<Scope> {
+        let takes = self.allow().split(", ").any(|taken| taken == method.as_str());
+        takes.then(|| if method == Method::GET { Scope::Read } else { Scope::Send })
+    }
+
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
@@ -156,6 +165,7 @@ impl<'a> Endpoint<'a> {
             | Self::Events(_)
             | Self::Timeline(_)
             | Self::Feed
+            | Self::Usage
             | Self::Description => "GET",
         }
     }
@@ -249,13 +259,17 @@ impl Inner {
             self.note_keyless(&request, connection);
             return Ok(welcome(page));
         }
-        let (organisation, key) =
+        let client =
             self.authenticate(request.headers()).inspect_err(|_| connection.refuse_key())?;
+        let Client { organisation, key, rights } = client;
         connection.accept_key();
         self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
+        if let Some(scope) = endpoint.scope(&head.method).filter(|s| !rights.scopes.contains(s)) {
+            return Err(ApiError::MissingScope(scope));
+        }
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
@@ -276,13 +290,13 @@ impl Inner {
             (Endpoint::Feed, &Method::GET) => {
                 self.feed(&organisation, head.uri.query().unwrap_or_default()).await
             }
+            (Endpoint::Usage, &Method::GET) => self.usage(&organisation).await,
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
     }
 
-    /// The organisation of the request's key, and the key. Missing, malformed, unknown, revoked and expired are
-    /// one.
-    fn authenticate(&self, headers: &HeaderMap) -> Result<(Organisation, KeyId), Rejection> {
+    /// The client of the request's key. Missing, malformed, unknown, revoked and expired are one.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Client, Rejection> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return Err(Rejection::Unauthorized);
@@ -426,6 +440,12 @@ impl Inner {
         let now = self.clock.window_time();
         let entries = self.store.timeline(&message, events, now).await?;
         self.counted(organisation, wire::timeline(entries))
+    }
+
+    async fn usage(&self, organisation: &Organisation) -> Result<Response<Full<Bytes>>, ApiError> {
+        let usage = self.store.usage(&[organisation.id], self.clock.period_time()).await?;
+        let usage = usage.first().copied().unwrap_or_default();
+        self.counted(organisation, wire::usage(&organisation.limits, &usage))
     }
 
     async fn feed(

@@ -10,10 +10,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::admin::{
     ClockConfirm, DeadLetterClear, DeadLetterList, DeadLetterShow, DomainAdd, DomainCheck,
-    DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, MessageCancel, MessageList, MessageShow,
-    NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationList, OrganisationRemove,
-    SuppressionAdd, SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove,
-    WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+    DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, KeyRotate, MessageCancel, MessageList,
+    MessageShow, NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationLimit,
+    OrganisationList, OrganisationRemove, SuppressionAdd, SuppressionList, WebhookDeliveryList,
+    WebhookList, WebhookPause, WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate,
+    WebhookTest,
 };
 use crate::service::HandedBodies;
 
@@ -93,11 +94,14 @@ commands! {
     Org {
         Add(OrganisationAdd): org::added;
         List(OrganisationList): org::table;
+        Limit(OrganisationLimit): org::limited;
+        Usage(org::Usage) => org::usage;
         Remove(Confirmed<OrganisationRemove>) => org::remove;
     }
     Key {
         Add(KeyAdd): key::added;
         List(KeyList): key::table;
+        Rotate(KeyRotate): key::added;
         Revoke(KeyRevoke): key::revoked;
     }
     Domain {

@@ -47,4 +47,5 @@ pub mod feed;
 
 pub mod suppression;
 
+pub mod usage;
 pub mod webhook;

@@ -18,6 +18,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
+use crate::domain::usage::Exceeded;
 use crate::in_flight::InFlight;
 use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
 use crate::ses::send::{RequestOptions, encode};
@@ -39,11 +40,18 @@ pub enum Refusal {
         /// The domain.
         domain: DomainName<'static>,
     },
+    /// The API key that the request came with is not for this sender domain.
+    SenderForbidden {
+        /// The domain.
+        domain: DomainName<'static>,
+    },
     /// A recipient is suppressed.
     Suppressed {
         /// The recipient's field.
         field: String,
     },
+    /// A limit of the organisation is reached.
+    LimitReached(Exceeded),
     /// The byte budget of pending messages, or the organisation's share of it, is used up.
     QueueFull(NoRoom),
     /// The record could not be made durable.
@@ -71,6 +79,7 @@ impl From<AcceptError> for Refusal {
         match error {
             AcceptError::Store(error) => error.into(),
             AcceptError::KeyEnded => Self::KeyEnded,
+            AcceptError::LimitReached(exceeded) => Self::LimitReached(exceeded),
             AcceptError::UnverifiedDomain { domain, .. } => Self::UnverifiedDomain { domain },
         }
     }
@@ -156,7 +165,7 @@ impl Intake {
         let right = self.sending_right(organisation, key)?;
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
-        let facts = self.store.facts(organisation.id);
+        let facts = self.store.facts(organisation.id).by_right(&right);
         let admitted = admit(request, &facts).await.map_err(refusal)?;
         // The record's is not the wall clock's time: if that is wrong, the new message could be
         // expired at once.
@@ -167,7 +176,8 @@ impl Intake {
             return Ok(PreparedMessage::Replayed(id));
         }
         let origin = Origin { organisation, right, suppression_epoch, request_id };
-        match self.acceptance(&admitted, (created_at, window_now), origin) {
+        let within = self.require_within_limits(organisation, admitted.recipient_count());
+        match within.and_then(|()| self.acceptance(&admitted, (created_at, window_now), origin)) {
             Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
             Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
                 None => Err(refusal),
@@ -200,6 +210,21 @@ impl Intake {
         let clock = self.clock.clone();
         let right = self.store.sending_right(organisation.id, key, move || clock.now());
         right.ok_or(Refusal::KeyEnded)
+    }
+
+    /// Refuses what would exceed a limit of the organisation, as far as this process knows. The
+    /// acceptance has the last word.
+    fn require_within_limits(
+        &self,
+        organisation: &Organisation,
+        recipients: u64,
+    ) -> Result<(), Refusal> {
+        if organisation.limits.is_none() {
+            return Ok(());
+        }
+        let exceeded =
+            self.store.exceeded_limit(organisation.id, recipients, self.clock.period_time());
+        exceeded.map_or(Ok(()), |exceeded| Err(Refusal::LimitReached(exceeded)))
     }
 
     /// Encodes a new message and reserves its part of the byte budget.
@@ -290,6 +315,7 @@ pub enum PreparedMessage {
 fn refusal(error: AdmissionError<StoreError>) -> Refusal {
     match error {
         AdmissionError::UnverifiedDomain { domain } => Refusal::UnverifiedDomain { domain },
+        AdmissionError::SenderForbidden { domain } => Refusal::SenderForbidden { domain },
         AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
         AdmissionError::Facts(error) => error.into(),
     }

@@ -25,8 +25,10 @@ use redb::{Pending, RedbStore};
 use restarts::Restarts;
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
+use usage::KnownUsage;
 
 pub use crate::domain::search::MessageFilter;
+pub use api_keys::Client;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
     FIRST_WITH_DRAIN, Forgotten, Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest,
@@ -127,6 +129,7 @@ mod time_record;
 mod timeline;
 mod transfer;
 mod transitions;
+mod usage;
 mod webhooks;
 
 /// About how many bytes an operation on a small row writes.
@@ -150,6 +153,7 @@ struct InMemory {
     directory: Directory,
     suppressed: Suppressed,
     restarts: Restarts,
+    usage: KnownUsage,
     metrics: StoreMetrics,
     damage: Damage,
     listings: Listings,

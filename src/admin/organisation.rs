@@ -3,14 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{
-    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, is_false,
-    organisation_name,
+    Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationRemove,
+    OrganisationUsage, Refusal, is_false, organisation_name,
 };
 use crate::dispatch::Cancelled;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
+use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
 use crate::store::Change;
+
+/// The largest limit: every sum of such numbers is one that JSON and databases know.
+const MAX_LIMIT: u64 = 1_000_000_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +36,13 @@ pub struct Paused {
     pub since: String,
     /// What happens to its send requests: `accepted` or `refused`.
     pub requests: String,
+}
+
+impl From<domain::Pause> for Paused {
+    fn from(pause: domain::Pause) -> Self {
+        let domain::Pause { since, requests } = pause;
+        Self { since: since.to_string(), requests: requests.as_str().to_owned() }
+    }
 }
 
 /// The most recipients in each period that has a limit.
@@ -87,6 +98,81 @@ pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations,
     Ok(Organisations { organisations })
 }
 
+/// Recipients of the messages that were accepted in a month.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageOfMonth {
+    /// The month in UTC, such as `2026-11`.
+    pub month: String,
+    pub organisations: Vec<RecipientsAccepted>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipientsAccepted {
+    pub organisation: String,
+    pub recipients: u64,
+}
+
+pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Organisation, Refusal> {
+    let OrganisationLimit { name, per_minute, per_hour, per_day, per_month, none } = call;
+    let organisation = admin.organisation(&name)?;
+    let given = [
+        (Period::Minute, per_minute),
+        (Period::Hour, per_hour),
+        (Period::Day, per_day),
+        (Period::Month, per_month),
+    ];
+    let mut changes = Vec::new();
+    for (period, text) in given {
+        match text {
+            Some(text) => changes.push((period, limit_of(period, &text)?)),
+            None if none => changes.push((period, None)),
+            None => {}
+        }
+    }
+    if changes.is_empty() {
+        return Err(Refusal::new("say which limit changes, such as --per-day 10000"));
+    }
+    admin.require_no_earlier_node().await?;
+    let change = move |organisation: &mut domain::Organisation| {
+        for (period, limit) in &changes {
+            organisation.limits.set(*period, *limit);
+        }
+    };
+    let changed = admin.store.change_organisation(organisation.id, change).await?;
+    changed.map(|changed| shown(&changed)).ok_or_else(|| Admin::gone(&organisation))
+}
+
+/// Reads a limit: a number, or `none`.
+fn limit_of(period: Period, text: &str) -> Result<Option<u64>, Refusal> {
+    if text == "none" {
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(limit @ 1..=MAX_LIMIT) => Ok(Some(limit)),
+        _ => Err(Refusal::new(format!(
+            "{text:?} is no limit per {}: give a number from 1 to {MAX_LIMIT}, or none. To stop an \
+             organisation, pause it",
+            period.as_str()
+        ))),
+    }
+}
+
+pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<UsageOfMonth, Refusal> {
+    let month = match call.month {
+        None => Period::Month.start(admin.clock.period_time()),
+        Some(text) => first_of_month(&text)
+            .filter(|_| text.len() == "2026-11".len())
+            .ok_or_else(|| Refusal::new(format!("{text:?} is no month such as 2026-11")))?,
+    };
+    let used = admin.store.usage_of_month(month).await?;
+    let used = used.into_iter().map(|(organisation, recipients)| RecipientsAccepted {
+        organisation: admin.shown(organisation),
+        recipients,
+    });
+    let month = month.to_string()[.."2026-11".len()].to_owned();
+    Ok(UsageOfMonth { month, organisations: used.collect() })
+}
+
 pub(super) async fn remove(
     admin: &Admin,
     call: OrganisationRemove,
@@ -126,10 +212,7 @@ fn shown(organisation: &domain::Organisation) -> Organisation {
         id: id.0,
         name: name.as_str().to_owned(),
         test: *kind == domain::OrganisationKind::Test,
-        paused: pause.map(|pause| Paused {
-            since: pause.since.to_string(),
-            requests: pause.requests.as_str().to_owned(),
-        }),
+        paused: pause.map(Paused::from),
         limits: has_limits.then_some(Limits { per_minute, per_hour, per_day, per_month }),
     }
 }

@@ -13,7 +13,9 @@ use crate::clock::{Clock, Jump};
 use crate::dispatch::SendingStatus;
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::Limits;
 use crate::domain::time::Timestamp;
+use crate::domain::usage::{Period, Usage};
 use crate::domain::webhook::Webhook;
 use crate::http::connections::Closed;
 use crate::http::tls::CertificateTrouble;
@@ -293,6 +295,8 @@ pub struct Stored {
     pub lost: Result<Option<LostMessages>, StoreError>,
     /// Time of the oldest record, if there is one.
     pub oldest: Option<Timestamp>,
+    /// Organisations that have limits, with what they have used of them.
+    pub limited: Vec<(OrganisationId, Limits, Usage)>,
 }
 
 impl Default for Stored {
@@ -303,6 +307,7 @@ impl Default for Stored {
             newest_letter: None,
             lost: Err(StoreError::Unavailable),
             oldest: None,
+            limited: Vec::new(),
         }
     }
 }
@@ -315,8 +320,12 @@ impl Stored {
         let window_now = clock.window_time();
         let now = window_now.now();
         // At once: each may take long if the database does not answer.
-        let (backlog, lost, oldest) =
-            tokio::join!(store.event_backlog(), store.lost_messages(now), store.oldest(window_now));
+        let (backlog, lost, oldest, limited) = tokio::join!(
+            store.event_backlog(),
+            store.lost_messages(now),
+            store.oldest(window_now),
+            limited(store, clock),
+        );
         let backlog = backlog.ok();
         let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
         let newest_letter = match number(backlog) {
@@ -329,8 +338,35 @@ impl Stored {
             }
         };
         let oldest = oldest.ok().flatten();
-        Self { is_silent: false, backlog, newest_letter, lost, oldest }
+        let limited = limited.unwrap_or_else(|_| before.limited.clone());
+        Self { is_silent: false, backlog, newest_letter, lost, oldest, limited }
     }
+}
+
+/// Returns the organisations that have limits, with what they have used of them.
+async fn limited(
+    store: &Store,
+    clock: &Clock,
+) -> Result<Vec<(OrganisationId, Limits, Usage)>, StoreError> {
+    let organisations = store.organisations().into_iter();
+    let limits = organisations.filter(|one| !one.limits.is_none()).map(|one| (one.id, one.limits));
+    let (ids, limits): (Vec<_>, Vec<_>) = limits.unzip();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let usage = store.usage(&ids, clock.period_time()).await?;
+    Ok(ids
+        .into_iter()
+        .zip(limits)
+        .zip(usage)
+        .map(|((id, limits), used)| (id, limits, used))
+        .collect())
+}
+
+/// Returns the part of a limit that is in use.
+#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+pub(super) fn ratio(used: u64, max: u64) -> f64 {
+    used as f64 / max as f64
 }
 
 /// Counts of an organisation, or of the others together, which have no number.
@@ -362,6 +398,16 @@ impl Snapshot {
             counts,
         }));
         printed
+    }
+
+    /// Returns the part that is used of each limit of an organisation, for those that are printed.
+    pub fn limit_ratios(&self) -> Vec<(OrganisationId, Period, f64)> {
+        let printed = self.stored.limited.iter().take(MAX_ORGANISATIONS);
+        let ratios = printed.flat_map(|(id, limits, usage)| {
+            let of = |period| Some((*id, period, ratio(usage.of(period).used, limits.of(period)?)));
+            Period::ALL.into_iter().filter_map(of)
+        });
+        ratios.collect()
     }
 
     /// Returns the sum of a count over all organisations.

@@ -117,8 +117,14 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         intake::Refusal::UnverifiedDomain { domain } => {
             format!("the sender's domain {domain} is not verified")
         }
+        intake::Refusal::SenderForbidden { domain } => {
+            format!("the sender's domain {domain} is not allowed")
+        }
         intake::Refusal::Suppressed { .. } => {
             format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
+        }
+        intake::Refusal::LimitReached(exceeded) => {
+            format!("a limit of the organisation is reached: {exceeded}")
         }
         intake::Refusal::QueueFull(_) => {
             "the queue is full: see pillarbox status for what holds up sending".to_owned()

@@ -3,7 +3,7 @@
 //! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, views become
 //! bytes. Knows no HTTP but what its callers put around it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use bytes::Bytes;
@@ -15,12 +15,14 @@ use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
+use crate::domain::organisation::Limits;
 use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::search::MessageFilter;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::Entry;
+use crate::domain::usage::{Period, Usage};
 use crate::intake::BatchRefusal;
 use crate::listing::Listing;
 use crate::queue::Live;
@@ -488,6 +490,23 @@ pub fn timeline(entries: Vec<Entry>) -> Bytes {
     }
     let timeline = entries.into_iter().map(TimelineEntryView::from).collect();
     page_to_json(&Timeline { timeline })
+}
+
+/// An organisation's limits and what it has used of them, by period.
+pub fn usage(limits: &Limits, usage: &Usage) -> Bytes {
+    #[derive(Serialize)]
+    struct PeriodView {
+        limit: Option<u64>,
+        used: u64,
+        #[serde(rename = "endsAt")]
+        ends_at: String,
+    }
+    let period = |period: Period| {
+        let count = usage.of(period);
+        let ends_at = period.end(count.start).to_string();
+        (period.as_str(), PeriodView { limit: limits.of(period), used: count.used, ends_at })
+    };
+    page_to_json(&Period::ALL.map(period).into_iter().collect::<BTreeMap<_, _>>())
 }
 
 /// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
@@ -153,7 +154,7 @@ pub struct ApiKeyEntry {
     /// The hash of the key.
     pub hash: ApiKeyHash,
     /// What it may be used for.
-    pub rights: KeyRights,
+    pub rights: Arc<KeyRights>,
 }
 
 impl ApiKeyEntry {
@@ -191,7 +192,7 @@ impl KeyRights {
     }
 
     /// Whether messages of this sender domain may be sent with the key.
-    pub fn allow_domain(&self, name: &str) -> bool {
+    pub fn allow_sender(&self, name: &str) -> bool {
         self.domains.is_empty() || self.domains.contains(name)
     }
 }
@@ -266,4 +267,9 @@ impl Limits {
     /// No limit.
     pub const NONE: Self =
         Self { per_minute: None, per_hour: None, per_day: None, per_month: None };
+
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
 }

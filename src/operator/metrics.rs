@@ -125,7 +125,7 @@ const fn counters(
 
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
-static METRICS: [Metric; 68] = [
+static METRICS: [Metric; 69] = [
     gauges("pillarbox_build_info", "Always 1; the label is the version that runs.",
         |_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)]),
     gauge("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
@@ -248,6 +248,8 @@ static METRICS: [Metric; 68] = [
         |s| count(s.stored.backlog?.unmatched)),
     gauge("pillarbox_dead_letters", "Stored event documents that could not be read.",
         |s| count(s.stored.backlog?.dead_letters)),
+    gauges("pillarbox_organisation_limit_ratio",
+        "Part that an organisation has used of a limit that was set for it, by period.", limit_ratios),
     counters("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
         |s| organisations(s, |one| one.accepted)),
     counters("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
@@ -297,6 +299,14 @@ fn bodies(s: &Snapshot) -> Option<&Bodies> {
 
 fn database(s: &Snapshot) -> Option<&DatabaseStatus> {
     s.database.as_ref()
+}
+
+fn limit_ratios(s: &Snapshot) -> Vec<(Labels, f64)> {
+    let labelled = s.limit_ratios().into_iter().map(|(id, period, ratio)| {
+        let labels = vec![("organisation", s.name(id)), ("period", period.as_str().to_owned())];
+        (labels, ratio)
+    });
+    labelled.collect()
 }
 
 /// Nodes by their state. A data file has one node.

@@ -34,6 +34,7 @@ mod organisations;
 mod rights;
 mod rows;
 mod timeline;
+mod usage;
 mod webhooks;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

@@ -74,6 +74,9 @@ pub struct NewMessage {
     pub(super) row: Vec<u8>,
     pub(super) created_at: Timestamp,
     pub(super) claim: Option<KeyClaim>,
+    /// How many recipients it has, and the instant whose periods they count in.
+    pub(super) recipients: u64,
+    pub(super) counted_at: Timestamp,
     /// Domains, besides that of its `from`, that it names as its senders'.
     pub(super) other_senders: Vec<DomainName<'static>>,
     /// The right by which it was admitted, to be looked at again.
@@ -100,14 +103,27 @@ impl NewMessage {
         window_now: impl Into<WindowTime>,
         on_new: impl FnOnce() + Send + 'static,
     ) -> Self {
-        let claim = admitted.idempotency_key().map(|key| KeyClaim {
-            key: IdempotencyKey::into_owned(key),
-            window_now: window_now.into(),
-        });
+        let window_now = window_now.into();
+        let counted_at = window_now.corrected(created_at);
+        let recipients = admitted.recipient_count();
+        let claim = admitted
+            .idempotency_key()
+            .map(|key| KeyClaim { key: IdempotencyKey::into_owned(key), window_now });
         let row = encode_accepted(admitted, organisation, created_at);
         let other_senders = admitted.other_senders().iter().cloned().map(DomainName::into_owned);
         let (other_senders, on_new) = (other_senders.collect(), Box::new(on_new));
-        Self { id, organisation, row, created_at, claim, other_senders, right: None, on_new }
+        Self {
+            id,
+            organisation,
+            row,
+            created_at,
+            claim,
+            recipients,
+            counted_at,
+            other_senders,
+            right: None,
+            on_new,
+        }
     }
 
     /// The same message, to be accepted only if this right still holds.
@@ -401,11 +417,19 @@ pub struct Purged {
 pub struct OrganisationFacts<'a> {
     store: &'a Store,
     organisation: OrganisationId,
+    /// Right of the request, if it is limited.
+    right: Option<&'a SendingRight>,
 }
 
 impl<'a> OrganisationFacts<'a> {
     pub(super) fn new(store: &'a Store, organisation: OrganisationId) -> Self {
-        Self { store, organisation }
+        Self { store, organisation, right: None }
+    }
+
+    /// Returns the same, for a request that has this right.
+    #[must_use]
+    pub const fn by_right(self, right: &'a SendingRight) -> Self {
+        Self { right: Some(right), ..self }
     }
 }
 
@@ -414,6 +438,10 @@ impl Facts for OrganisationFacts<'_> {
 
     fn is_verified(&self, domain: &DomainName<'_>) -> bool {
         self.store.sender_status(self.organisation, domain) == SenderStatus::Verified
+    }
+
+    fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
+        self.right.is_none_or(|right| right.allows_sender(domain))
     }
 
     async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {

@@ -66,6 +66,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod usage;
 
 /// How long a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);

@@ -1,6 +1,8 @@
 //! Row formats: a version byte, then postcard. Kept apart from the domain's types, because a file
 //! that an older version wrote must stay readable if those change.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::admission::Admitted;
@@ -55,6 +57,7 @@ macro_rules! stored_enum {
 // After the macro, which it uses.
 pub(super) mod history;
 pub(super) mod timeline;
+pub(super) mod usage;
 pub(super) mod webhooks;
 
 stored_enum!(AcceptanceV1 = Acceptance { Excluded, Possible });
@@ -688,9 +691,9 @@ pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
         hash: entry.hash.0,
     };
     let size = 64 + entry.label.len();
-    let KeyRights { scopes, domains } = &entry.rights;
+    let KeyRights { scopes, domains } = &*entry.rights;
     let expires_at = entry.expires_at.map(Timestamp::unix_millis);
-    if entry.rights != KeyRights::all() {
+    if *entry.rights != KeyRights::all() {
         let scopes = scopes.iter().map(|scope| (*scope).into()).collect();
         let domains = domains.iter().map(String::as_str).collect();
         return encode_as(LIMITED, &ApiKeyV3 { key, expires_at, scopes, domains }, size);
@@ -722,7 +725,7 @@ pub(super) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowEr
         created_at: Timestamp::from_unix_millis(row.created_at),
         expires_at: expires_at.map(Timestamp::from_unix_millis),
         hash: ApiKeyHash(row.hash),
-        rights,
+        rights: Arc::new(rights),
     })
 }
 

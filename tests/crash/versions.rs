@@ -180,7 +180,8 @@ async fn a_change_of_version_that_was_broken_off_is_made_to_its_end() {
 }
 
 async fn check(store: &Store) {
-    let (acme, _) = store.authenticate(&ApiKey::parse(KEY).unwrap().hash(), THEN).unwrap();
+    let client = store.authenticate(&ApiKey::parse(KEY).unwrap().hash(), THEN).unwrap();
+    let acme = client.organisation;
     assert_eq!(acme.name, "acme".parse().unwrap());
     let own = MessageFilter { organisation: Some(acme.id), ..MessageFilter::default() };
     let own = store.list(own, 100, THEN).await.unwrap();

@@ -32,6 +32,7 @@ mod engine;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
+mod limits;
 mod load_balancer;
 mod mail;
 mod metrics;

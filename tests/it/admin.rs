@@ -388,7 +388,13 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
 
     let mut hashes = Vec::new();
     for label in ["first", "second"] {
-        let call = KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
+        let call = KeyAdd {
+            organisation: "acme".into(),
+            label: label.into(),
+            expires: None,
+            scopes: Vec::new(),
+            domains: Vec::new(),
+        };
         let added = service.call(call).await;
         let hash = ApiKey::parse(&added.key.0).unwrap().hash();
         assert!(service.store.authenticate(&hash, NOON).is_some());
@@ -403,7 +409,13 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
     let removed = service.call(OrganisationRemove { name: "acme".into() }).await;
     assert_eq!((removed.keys_revoked, removed.domains_removed), (1, 0));
     assert!(service.store.authenticate(&hashes[1].1, NOON).is_none());
-    let gone = KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
+    let gone = KeyAdd {
+        organisation: "acme".into(),
+        label: String::new(),
+        expires: None,
+        scopes: Vec::new(),
+        domains: Vec::new(),
+    };
     assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
 }
 

@@ -8,11 +8,12 @@ use crate::admin::conditions::{
     PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity, THROTTLED_ONE_IN,
     UNREACHABLE, several,
 };
-use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
+use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth, ratio};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::usage::Period;
 use crate::domain::webhook::{PausedBy, WebhookState};
 use crate::error_chain::without_full_stop;
 use crate::http::tls::CertificateFault;
@@ -310,7 +311,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 /// Conditions that take an answer of the store, or a look at the process or back in time. None of
 /// them keeps the service from its work.
 #[rustfmt::skip] // A table.
-pub(super) static OBSERVED: [Definition; 25] = [
+pub(super) static OBSERVED: [Definition; 27] = [
     warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
         "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
@@ -411,6 +412,16 @@ pub(super) static OBSERVED: [Definition; 25] = [
             found.says(format!("{:.0} recipients are left of the account's daily quota of {:.0}",
                 quota.left.max(0.0), quota.max));
         },
+    ),
+    warning("organisation_near_limit", Rules(&["PillarboxOrganisationNearLimit"]),
+        "An organisation has used four fifths of a limit that was set for it",
+        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        |s, found| limits(s, found, |used| (NEAR_LIMIT..1.0).contains(&used)),
+    ),
+    warning("organisation_at_limit", Rules(&["PillarboxOrganisationNearLimit"]),
+        "An organisation has used up a limit that was set for it: its requests get 429",
+        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        |s, found| limits(s, found, |used| used >= 1.0),
     ),
     warning("connections_near_limit", LIMIT_ALERT,
         "More than four fifths of max_connections are open, of HTTP and SMTP together",
@@ -626,8 +637,19 @@ fn fill(s: &Snapshot) -> Fill {
     Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)
 }
 
-/// The part of a limit that is in use.
-#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
-fn ratio(used: u64, max: u64) -> f64 {
-    used as f64 / max as f64
+/// Tells of limits of organisations of which this part is used.
+fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
+    for (id, limits, usage) in &s.stored.limited {
+        for period in Period::ALL {
+            let (used, limit) = (usage.of(period).used, limits.of(period));
+            if let Some(limit) = limit.filter(|limit| is_told(ratio(used, *limit))) {
+                let (name, period) = (s.name(*id), period.as_str());
+                found.names(
+                    format!("{name} has used {used} of the {limit} recipients that it may have in a {period}"),
+                    "NAME",
+                    &name,
+                );
+            }
+        }
+    }
 }

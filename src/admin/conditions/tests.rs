@@ -125,7 +125,7 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
     let least = |limit: Limit| limit.least.to_string();
     let kept = RECORD_RETENTION + PURGE_SLACK;
     let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-    let expected: [(&str, Vec<String>); 21] = [
+    let expected: [(&str, Vec<String>); 22] = [
         ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
         ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
         ("PillarboxQueueStuck", vec![minutes(STUCK)]),
@@ -138,6 +138,7 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
         ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),
         ("PillarboxOutcomesUnknown", vec![minutes(LATELY)]),
         ("PillarboxQuotaLow", vec![number(QUOTA_LOW)]),
+        ("PillarboxOrganisationNearLimit", vec![number(NEAR_LIMIT)]),
         ("PillarboxMessagesFail", vec![minutes(LATELY)]),
         ("PillarboxBounceRateHigh", vec![share(BOUNCES, 0.5), least(BOUNCES)]),
         ("PillarboxBounceRateAboveLimit", vec![share(BOUNCES, 1.0), least(BOUNCES)]),

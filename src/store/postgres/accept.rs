@@ -1,7 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +16,14 @@ use uuid::Uuid;
 use crate::domain::id::MessageId;
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
+use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
 use crate::store::interface::KeyClaim;
+use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Ran, Session};
+use crate::store::postgres::usage::{self, LimitArrays};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
 use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
 
@@ -35,22 +38,59 @@ const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted, and the session `$9` counts nothing; nor if that is gone. A key that is 24
+/// nothing is accepted, and the session `$16` counts nothing; nor if that is gone. A key that is 24
 /// hours old is taken over, else its message is the answer. Keys that are given to the new messages
 /// are left out of the answer: they are many. The keys are in order, so that two transactions do not
 /// wait for each other.
 /// The arrays have one length. Unnested in a list of columns, they make rows without a copy of each.
+///
+/// `$9` is how many recipients each message has, `$10` the beginnings of the month, the day, the hour
+/// and the minute. `$11` are the organisations with limits, `$12` to `$15` their limits in these: if all
+/// messages together exceed one, nothing is accepted either. Replays count too until it is known that
+/// they are.
 const ACCEPT: &str = "
-WITH counted AS (
+WITH limited AS (
+    SELECT unnest($11::integer[]) AS organisation, unnest($12::bigint[]) AS per_month,
+        unnest($13::bigint[]) AS per_day, unnest($14::bigint[]) AS per_hour,
+        unnest($15::bigint[]) AS per_minute
+), asked AS (
+    SELECT organisation, sum(recipients)::bigint AS added
+    FROM unnest($3::integer[], $9::bigint[]) AS one (organisation, recipients)
+    GROUP BY organisation
+), locked AS MATERIALIZED (
+    SELECT organisation, month_used, day, day_used, hour, hour_used, minute, minute_used
+    FROM usage JOIN limited USING (organisation)
+    WHERE month = ($10::bigint[])[1] AND slot = 0 ORDER BY organisation FOR UPDATE OF usage
+), counts AS (
+    SELECT * FROM locked UNION ALL
+    SELECT organisation, month_used, day, day_used, hour, hour_used, minute, minute_used
+    FROM usage JOIN limited USING (organisation)
+    WHERE month = ($10::bigint[])[1] AND slot <> 0
+), used AS (
+    SELECT organisation, sum(month_used) AS in_month,
+        coalesce(sum(day_used) FILTER (WHERE day >= ($10::bigint[])[2]), 0) AS in_day,
+        coalesce(sum(hour_used) FILTER (WHERE hour >= ($10::bigint[])[3]), 0) AS in_hour,
+        coalesce(sum(minute_used) FILTER (WHERE minute >= ($10::bigint[])[4]), 0) AS in_minute
+    FROM counts GROUP BY organisation
+), fitting AS (
+    SELECT count(*) = cardinality($11::integer[]) AS fits
+    FROM limited JOIN asked USING (organisation) JOIN used USING (organisation)
+    WHERE organisation IN (SELECT organisation FROM locked)
+        AND in_month + added <= coalesce(per_month, 9223372036854775807)
+        AND in_day + added <= coalesce(per_day, 9223372036854775807)
+        AND in_hour + added <= coalesce(per_hour, 9223372036854775807)
+        AND in_minute + added <= coalesce(per_minute, 9223372036854775807)
+), counted AS (
     UPDATE session
-    SET writes = writes + (SELECT count(*) FROM cluster WHERE directory_version = $1)
-    WHERE id = $9 RETURNING writes
+    SET writes = writes
+        + (SELECT count(*) FROM cluster, fitting WHERE directory_version = $1 AND fits)
+    WHERE id = $16 RETURNING writes
 ), current AS (
-    SELECT FROM cluster, counted WHERE directory_version = $1
+    SELECT FROM cluster, counted, fitting WHERE directory_version = $1 AND fits
 ), given AS MATERIALIZED (
     SELECT unnest($2::uuid[]) AS id, unnest($3::integer[]) AS organisation,
         unnest($4::bytea[]) AS record, unnest($5::bytea[]) AS key,
-        unnest($6::bigint[]) AS created_at
+        unnest($6::bigint[]) AS created_at, unnest($9::bigint[]) AS recipients
     FROM current
 ), keyed AS (
     INSERT INTO idempotency AS known (organisation, key, message, created_at)
@@ -62,12 +102,30 @@ WITH counted AS (
             CASE WHEN known.created_at <= $7 THEN excluded.created_at ELSE known.created_at END
     RETURNING organisation, key, message
 ), new AS NOT MATERIALIZED (
-    SELECT id, organisation, record FROM given
+    SELECT id, organisation, record, recipients FROM given
     WHERE key IS NULL OR id IN (SELECT message FROM keyed)
 ), stored AS (
     INSERT INTO message (id, organisation, record) SELECT id, organisation, record FROM new
 ), held AS (
     INSERT INTO pending (id, node) SELECT id, $8 FROM new
+), added AS (
+    INSERT INTO usage AS known
+    SELECT organisation, ($10::bigint[])[1],
+        CASE WHEN organisation = ANY($11::integer[]) THEN 0 ELSE 1 + $16::bigint % 15 END,
+        sum(recipients), ($10::bigint[])[2], sum(recipients), ($10::bigint[])[3],
+        sum(recipients), ($10::bigint[])[4], sum(recipients)
+    FROM new GROUP BY organisation ORDER BY organisation
+    ON CONFLICT (organisation, month, slot) DO UPDATE SET
+        month_used = known.month_used + excluded.month_used,
+        day = greatest(known.day, excluded.day),
+        day_used = excluded.day_used
+            + CASE WHEN known.day >= excluded.day THEN known.day_used ELSE 0 END,
+        hour = greatest(known.hour, excluded.hour),
+        hour_used = excluded.hour_used
+            + CASE WHEN known.hour >= excluded.hour THEN known.hour_used ELSE 0 END,
+        minute = greatest(known.minute, excluded.minute),
+        minute_used = excluded.minute_used
+            + CASE WHEN known.minute >= excluded.minute THEN known.minute_used ELSE 0 END
 )
 SELECT writes, NULL::integer, NULL::bytea, NULL::uuid FROM counted
 UNION ALL SELECT NULL, organisation, key, message FROM keyed
@@ -75,8 +133,8 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
-    messages: Vec<NewMessage>,
-    reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
+    pub(super) messages: Vec<NewMessage>,
+    pub(super) reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
@@ -132,6 +190,8 @@ async fn gather(requests: &Requests) -> Option<Vec<Request>> {
 /// Makes a batch one transaction, and answers all.
 async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>) {
     let began = Instant::now();
+    // Messages that are known to be replays.
+    let mut replays = HashSet::new();
     let decided = loop {
         // The statement compares this version with the server's: what is checked is what counts.
         let directory = shared.memory.directory.load();
@@ -141,15 +201,26 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
         }
         let lead = batch.iter().flat_map(|request| &request.messages);
         let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
-        let parameters = Parameters::of(&batch);
+        let now = batch.iter().flat_map(|request| &request.messages).map(|m| m.counted_at).max();
+        let now = now.unwrap_or_default();
+        let parameters = Parameters::of(&batch, &directory, &replays, now);
         let version = directory.version.cast_signed();
         match decide(shared, session, parameters, version, lead.unwrap_or_default()).await {
             Ok(Some(found)) => break Ok(found),
-            // Another node has changed the directory. What it withdrew must not be accepted.
-            Ok(None) => match shared.reload_directory().await {
-                Ok(()) => {}
-                Err(error) => break Err(error),
-            },
+            // Another node has changed the directory, and what it withdrew must not be accepted; or a
+            // limit is reached.
+            Ok(None) => {
+                let reloaded = shared.reload_directory().await;
+                let directory = shared.memory.directory.load_full();
+                let within = async {
+                    reloaded?;
+                    usage::refuse_exceeding(shared, &directory, &mut batch, now).await
+                };
+                match within.await {
+                    Ok(found) => replays.extend(found),
+                    Err(error) => break Err(error),
+                }
+            }
             Err(error) => break Err(error),
         }
     };
@@ -227,13 +298,26 @@ struct Parameters<'a> {
     keys: Vec<Option<Vec<u8>>>,
     times: Vec<i64>,
     live_after: i64,
+    recipients: Vec<i64>,
+    periods: Vec<i64>,
+    limits: LimitArrays,
     /// What the answer will be if nobody had one of the keys before.
     found: Found,
 }
 
 impl<'a> Parameters<'a> {
-    fn of(batch: &'a [Request]) -> Self {
-        let mut parameters = Self { live_after: i64::MAX, ..Self::default() };
+    fn of(
+        batch: &'a [Request],
+        directory: &OrganisationIndex,
+        replays: &HashSet<MessageId>,
+        now: Timestamp,
+    ) -> Self {
+        let mut parameters = Self {
+            live_after: i64::MAX,
+            periods: usage::periods(now),
+            limits: LimitArrays::of(batch, directory),
+            ..Self::default()
+        };
         for message in batch.iter().flat_map(|request| &request.messages) {
             let organisation = number(message.organisation);
             let mut digest_of_key = None;
@@ -253,11 +337,15 @@ impl<'a> Parameters<'a> {
             parameters.records.push(&message.row);
             parameters.keys.push(digest_of_key);
             parameters.times.push(millis(message.created_at));
+            let is_replay = replays.contains(&message.id);
+            let recipients = if is_replay { 0 } else { message.recipients };
+            parameters.recipients.push(i64::try_from(recipients).unwrap_or(i64::MAX));
         }
         parameters
     }
 
-    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 8] {
+    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 15] {
+        let [per_month, per_day, per_hour, per_minute] = &self.limits.limits;
         [
             version,
             &self.ids,
@@ -267,6 +355,13 @@ impl<'a> Parameters<'a> {
             &self.times,
             &self.live_after,
             node,
+            &self.recipients,
+            &self.periods,
+            &self.limits.organisations,
+            per_month,
+            per_day,
+            per_hour,
+            per_minute,
         ]
     }
 }
@@ -308,6 +403,31 @@ async fn decide(
         });
         parameters.found.0.extend(keyed);
         return Ok(Some(parameters.found));
+    }
+}
+
+/// Returns the messages of requests whose keys have made another message, which is still live.
+pub(super) fn replays<'c>(
+    connection: &'c Connection,
+    requests: &[&Request],
+) -> impl Future<Output = Result<HashSet<MessageId>, QueryError>> + use<'c> {
+    const LIVE: &str = "
+        SELECT asked.id FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::bigint[])
+            AS asked (id, organisation, key, live_after)
+        JOIN idempotency AS known USING (organisation, key)
+        WHERE known.created_at > asked.live_after";
+    let (mut ids, mut organisations) = (Vec::new(), Vec::new());
+    let (mut keys, mut after) = (Vec::new(), Vec::new());
+    for message in requests.iter().flat_map(|request| &request.messages) {
+        let Some(KeyClaim { key, window_now }) = &message.claim else { continue };
+        ids.push(uuid_of(message.id));
+        organisations.push(number(message.organisation));
+        keys.push(digest(key.as_key()));
+        after.push(millis(window_now.all_past(IDEMPOTENCY_WINDOW)));
+    }
+    async move {
+        let rows = connection.query(LIVE, &[&ids, &organisations, &keys, &after]).await?;
+        Ok(rows.iter().map(|row| message_id(row.get(0))).collect())
     }
 }
 

@@ -157,7 +157,7 @@ pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-type Parameter = Box<dyn ToSql + Sync + Send>;
+pub(super) type Parameter = Box<dyn ToSql + Sync + Send>;
 
 pub(super) struct Query {
     sql: &'static str,

@@ -85,7 +85,7 @@ fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
         created_at: Timestamp::from_unix_millis(1_800_000_000_000),
         expires_at: None,
         hash: ApiKeyHash([9; 32]),
-        rights: KeyRights::all(),
+        rights: Arc::new(KeyRights::all()),
     };
     // Organisation, length and text of the label, the time as a varint, the hash.
     let mut first = vec![1, 1, 3, b'a', b'p', b'p', 0x80, 0xa0, 0xf1, 0xc2, 0xb1, 0x34];
@@ -95,8 +95,8 @@ fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
     entry.expires_at = Some(Timestamp::from_unix_millis(1_900_000_000_000));
     let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
     assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
-    entry.rights.scopes.remove(&Scope::Send);
-    entry.rights.domains.insert("example.com".to_owned());
+    let domains = BTreeSet::from(["example.com".to_owned()]);
+    entry.rights = Arc::new(KeyRights { scopes: [Scope::Read].into(), domains });
     for expires_at in [entry.expires_at, None] {
         entry.expires_at = expires_at;
         let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();

@@ -7,6 +7,7 @@ use crate::store::redb::Shared;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::tables::Tables;
+use crate::store::redb::usage::ChangedUsage;
 use crate::store::{Change, StoreError};
 
 /// Bytes of rows that take the writer about as long as a message.
@@ -52,6 +53,8 @@ pub(super) struct Batch<'txn> {
     pub(super) claimed: ClaimedKeys,
     /// What is to be counted once it is durable.
     pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Usage of organisations as it is after this batch.
+    pub(super) usage: ChangedUsage,
     /// Entries that this batch adds to the feed.
     pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
     /// Whether organisations, keys or domains changed, so that their index has to be made anew.

@@ -19,7 +19,7 @@ use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
 use crate::store::redb::tables::{IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
-use crate::store::redb::{OpenError, Shared, directory, feed, quarantine, write_lock};
+use crate::store::redb::{OpenError, Shared, directory, feed, quarantine, usage, write_lock};
 use crate::store::rows::{Counter, Table};
 use crate::store::timeline;
 
@@ -127,6 +127,7 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
+    shared.memory.usage.replace(shared.database.read(usage::read_last)?);
     shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
     shared.database.read(|transaction| {
         directory::load_suppressed(transaction, &shared.memory.suppressed, damage)

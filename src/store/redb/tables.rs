@@ -145,6 +145,8 @@ tables! {
     history: HISTORY = "history" ((u32, u32) => Row) OnDemand,
     /// Steps of messages' timelines: message and number of the step.
     timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand,
+    /// Recipients that were accepted, by organisation and the beginning of the month in milliseconds.
+    usage: USAGE = "usage" ((u32, u64) => Row) OnDemand,
 }
 
 /// The one key of [`CLOCK`].

@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 34] = [
+pub(crate) const FAULTS: [Fault; 35] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -129,6 +129,28 @@ pub(crate) const FAULTS: [Fault; 34] = [
         page: &[Told {
             text: "of the account's daily quota of 100",
             known: |metrics| value(metrics, "pillarbox_quota_left_recipients") < 10.0,
+        }],
+    },
+    Fault {
+        name: "organisation near its limit",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                site.done(&["org", "limit", "acme", "--per-month", "10"]);
+                for _ in 0..9 {
+                    site.send().await;
+                }
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxOrganisationNearLimit"],
+        page: &[Told {
+            text: "acme has used 9 of the 10 recipients that it may have in a month",
+            known: |metrics| {
+                let ratio =
+                    "pillarbox_organisation_limit_ratio{organisation=\"acme\",period=\"month\"}";
+                value(metrics, ratio) >= 0.8
+            },
         }],
     },
     Fault {

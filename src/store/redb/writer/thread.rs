@@ -22,6 +22,7 @@ use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
+use crate::store::redb::usage::{self, ChangedUsage};
 use crate::store::redb::writer::settle;
 use crate::store::redb::{OpenError, Shared, startup_recovery};
 use crate::store::rows::KeyRange;
@@ -55,6 +56,7 @@ const TELL_INTERVAL: Duration = Duration::from_mins(1);
 struct Effects {
     claimed: ClaimedKeys,
     increments: Vec<(OrganisationId, Increment)>,
+    usage: ChangedUsage,
     fed: Vec<(OrganisationId, FeedPosition)>,
     organisations: Option<OrganisationIndex>,
     suppressed: Change,
@@ -247,6 +249,7 @@ impl Thread {
                 tables,
                 claimed: ClaimedKeys::default(),
                 increments: Vec::new(),
+                usage: ChangedUsage::default(),
                 fed: Vec::new(),
                 organisations: Change::None,
                 suppressed: Change::None,
@@ -269,8 +272,9 @@ impl Thread {
                 })?),
                 Change::None => None,
             };
-            let Batch { claimed, increments, fed, suppressed, .. } = batch;
-            Ok(Effects { claimed, increments, fed, organisations, suppressed })
+            let Batch { mut tables, claimed, increments, usage, fed, suppressed, .. } = batch;
+            usage::write(&mut tables, &usage)?;
+            Ok(Effects { claimed, increments, usage, fed, organisations, suppressed })
         })?;
         if barriers > 0 { database.publish() } else { Ok(()) }
     }
@@ -290,6 +294,7 @@ fn accept(
     if let Written::Durably(effects) = written {
         shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(shared, effects.claimed);
+        shared.memory.usage.replace(effects.usage);
         shared.feed.grow(effects.fed);
         if effects.suppressed == Change::Made {
             shared.memory.suppressed.grew();
