@@ -48,3 +48,5 @@ pub mod feed;
 pub mod suppression;
 
 pub mod webhook;
+
+pub mod alert;

@@ -16,6 +16,7 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
+use alerts::AlertingState;
 use damage::Damage;
 use directory::Directory;
 use listing::Listings;
@@ -34,10 +35,11 @@ pub use cluster::{
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
-    Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
-    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
-    NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report, Settled, Settlement,
-    StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
+    Accepted, Alerting, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage,
+    Health, History, Lister, LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE,
+    MessagePage, NewApiKey, NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report,
+    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
+    WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
@@ -92,6 +94,7 @@ macro_rules! on_server {
     };
 }
 
+mod alerts;
 mod api_keys;
 mod cluster;
 #[cfg(test)]
@@ -153,6 +156,7 @@ struct InMemory {
     metrics: StoreMetrics,
     damage: Damage,
     listings: Listings,
+    alerting: AlertingState,
     /// Told when the health may have changed.
     health_changed: Notify,
 }

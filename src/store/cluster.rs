@@ -130,6 +130,8 @@ worded! {
         Domains = "domains",
         /// Deletes what is past its window.
         Purge = "purge",
+        /// Posts alerts to operators.
+        Alerts = "alerts",
     }
 }
 

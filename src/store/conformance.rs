@@ -24,6 +24,7 @@ use crate::store::{
     StoreOwner,
 };
 
+mod alerts;
 mod batch;
 mod bodies;
 mod events;

@@ -252,6 +252,19 @@ pub const MAX_WEBHOOKS_OF_ONE: usize = 20;
 /// The most endpoints of all organisations together.
 pub const MAX_WEBHOOKS: usize = 1_000;
 
+/// The most alerts that are raised or wait to be posted. A node that has more to tell has so many
+/// faults that a list of them helps nobody; metrics have all.
+pub const MAX_ALERTS: usize = 1_000;
+
+/// Whether a node has a receiver of alerts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alerting {
+    /// It has one: news for operators is kept, and the node may post it for all.
+    On,
+    /// It has none.
+    Off,
+}
+
 /// Endpoint to be added.
 #[derive(Debug, Clone)]
 pub struct NewWebhook {

@@ -52,6 +52,7 @@ macro_rules! stored_enum {
 }
 
 // After the macro, which it uses.
+pub(super) mod alerts;
 pub(super) mod history;
 pub(super) mod timeline;
 pub(super) mod webhooks;

@@ -57,6 +57,8 @@ worded! {
         OverturnedFailures = "overturned_failures",
         /// By organisation and position.
         Feed = "feed",
+        /// By the subject of the alert.
+        Alerts = "alerts",
     }
 }
 

@@ -79,6 +79,7 @@ const fn layout(table: Table) -> Layout {
         Table::Timeline => ("timeline", &[Id("message"), Number("number")], "step", Nothing),
         Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
         Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
+        Table::Alerts => ("alert", &[Bytes("key")], "alert", Nothing),
     };
     Layout { name, key, row, beside }
 }

@@ -5,6 +5,7 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::error::RowError;
+use crate::store::record::alerts::{decode_alert, encode_alert};
 use crate::store::record::timeline::{decode_step, encode_step};
 use crate::store::record::{
     IdempotencyRow, decode_api_key, decode_dead_letter, decode_domain, decode_event, decode_feed,
@@ -15,7 +16,7 @@ use crate::store::record::{
 };
 
 /// How many kinds of rows there are.
-pub(super) const KINDS: u8 = 13;
+pub(super) const KINDS: u8 = 14;
 /// For what is in a row's key.
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -53,7 +54,8 @@ pub fn check_row(data: &[u8]) -> bool {
             is_lasting(row, decode, |row| encode_feed(position, row))
         }
         11 => is_lasting(row, decode_overturned, encode_overturned),
-        _ => is_lasting(row, decode_step, encode_step),
+        12 => is_lasting(row, decode_step, encode_step),
+        _ => is_lasting(row, decode_alert, encode_alert),
     }
 }
 

@@ -6,7 +6,7 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinitio
 
 use crate::domain::time::Timestamp;
 use crate::store::redb::tables::{
-    API_KEYS, DEAD_LETTERS, DOMAINS, EVENTS, FEED, HISTORY, IdKey, MESSAGES, ORGANISATIONS,
+    ALERTS, API_KEYS, DEAD_LETTERS, DOMAINS, EVENTS, FEED, HISTORY, IdKey, MESSAGES, ORGANISATIONS,
     OVERTURNED, OnDemand, Row, SUPPRESSIONS, TIMELINE, Tables, TimedRow, UNMATCHED,
     WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
 };
@@ -199,6 +199,7 @@ pub(super) fn published(table: Table) -> &'static dyn PublishedTable {
         Table::Timeline => &TIMELINE,
         Table::OverturnedFailures => &OVERTURNED,
         Table::Feed => &FEED,
+        Table::Alerts => &ALERTS,
     }
 }
 
@@ -221,6 +222,7 @@ impl Tables<'_> {
             Table::Timeline => &mut self.timeline,
             Table::OverturnedFailures => &mut self.overturned,
             Table::Feed => &mut self.feed,
+            Table::Alerts => &mut self.alerts,
         }
     }
 }

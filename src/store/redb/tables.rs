@@ -21,7 +21,7 @@ use crate::store::redb::changes::{
 use crate::store::redb::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 5;
+pub const FORMAT_VERSION: u64 = 6;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
@@ -145,6 +145,8 @@ tables! {
     history: HISTORY = "history" ((u32, u32) => Row) OnDemand,
     /// Steps of messages' timelines: message and number of the step.
     timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand,
+    /// Alerts that were raised and are not cleared, or that wait to be posted, by their subject.
+    alerts: ALERTS = "alerts" (Row => Row) AtOnce,
 }
 
 /// The one key of [`CLOCK`].
