@@ -15,14 +15,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{error, warn};
 
 use crate::clock::Clock;
-use crate::domain::webhook::{Webhook, WebhookId, WebhookUrl};
+use crate::domain::webhook::{SigningSecret, Webhook, WebhookId, WebhookUrl};
 use crate::store::Store;
 use crate::tasks::Task;
 
 use endpoint::Endpoint;
-use sender::{Answer, Attempt, Delivery, Sender, SharedClient};
+use sender::{Sender, SharedClient};
 
-pub use sender::{ATTEMPT_TIMEOUT, BadEndpoint};
+pub use sender::{ATTEMPT_TIMEOUT, Answer, Attempt, BadEndpoint, Delivery};
 pub use status::{Delivered, EndpointStatus, LastAnswer, RECENT};
 
 mod endpoint;
@@ -65,6 +65,34 @@ pub struct TestAnswer {
     pub took: Duration,
     /// Beginning of the answer's body.
     pub body: String,
+}
+
+impl From<Attempt> for TestAnswer {
+    fn from(Attempt { answer, took, body }: Attempt) -> Self {
+        let is_delivered = matches!(answer, Answer::Taken(_));
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Self { is_delivered, answer: answer.to_string(), took, body }
+    }
+}
+
+/// Receiver of what concerns operators: no organisation's events.
+#[derive(Debug)]
+pub struct OperatorReceiver {
+    sender: Sender,
+    secret: SigningSecret,
+}
+
+impl OperatorReceiver {
+    /// A receiver at this URL, whose posts this secret signs.
+    pub fn new(url: &WebhookUrl, secret: SigningSecret) -> Result<Self, BadEndpoint> {
+        Ok(Self { sender: Sender::new(url, None, &SharedClient::new()?)?, secret })
+    }
+
+    /// Posts something once, and waits for the answer.
+    pub async fn post(&self, delivery: Delivery, clock: &Clock) -> Attempt {
+        let secrets = std::iter::once(&self.secret);
+        self.sender.attempt(None, secrets, delivery, clock.machine_time()).await
+    }
 }
 
 /// Body of a test: an event about no message.
@@ -233,8 +261,6 @@ pub async fn test(webhook: &Webhook, clock: &Clock) -> Result<TestAnswer, BadEnd
         TestEvent { id: &id, event_type: TEST_TYPE, timestamp: now.to_string(), data: TestData {} };
     let body = serde_json::to_vec(&event).expect("texts serialize");
     let delivery = Delivery { id, body: Bytes::from(body) };
-    let Attempt { answer, took, body } = sender.attempt(webhook, delivery, now).await;
-    let is_delivered = matches!(answer, Answer::Taken(_));
-    let body = String::from_utf8_lossy(&body).into_owned();
-    Ok(TestAnswer { is_delivered, answer: answer.to_string(), took, body })
+    let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
+    Ok(sender.attempt(organisation, secrets, delivery, now).await.into())
 }

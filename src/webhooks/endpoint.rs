@@ -747,7 +747,8 @@ struct Call {
 async fn attempt(call: Call, job: Job, told: Box<Told>) -> Finished {
     let Call { webhooks, webhook, sender } = call;
     let now = webhooks.clock.machine_time();
-    let attempt = sender.attempt(&webhook, told.delivery.clone(), now).await;
+    let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
+    let attempt = sender.attempt(organisation, secrets, told.delivery.clone(), now).await;
     Finished::Attempted { job, told, attempt }
 }
 
