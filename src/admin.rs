@@ -17,6 +17,7 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::alerts::Alerts;
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
@@ -27,6 +28,7 @@ use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{DrainOrder, ListError, Snapshot, Store, StoreError};
 
+pub mod alerts;
 pub mod all_nodes;
 mod backup;
 pub mod bodies;
@@ -52,6 +54,7 @@ pub mod suppression;
 pub mod test_send;
 pub mod webhook;
 
+use alerts::AlertsTested;
 use bodies::{Bodies, BodiesDropped, BodyFacts};
 use checks::{EventRoute, Examined, Part};
 use dead_letter::{DeadLetterShown, DeadLetters, DeadLettersCleared, Letters};
@@ -519,6 +522,11 @@ calls! {
         part: Part,
     } -> Examined: Node("no service runs that could be examined") => checks::examine;
 
+    /// Post a test to the receiver of alerts, and tell its answer.
+    "alerts-test" AlertsTest {} -> AlertsTested: Node(
+        "no service runs that could post a test: start it and try again"
+    ) => alerts::test;
+
     /// Send a message to SES's mailbox simulator, the way that all messages go.
     "test-send" TestSend {
         /// Sender; an address of the first verified domain if not given.
@@ -578,6 +586,8 @@ pub struct ServiceFacts {
     pub page: SecretString,
     /// Bodies of pending messages.
     pub bodies: Arc<BodyFacts>,
+    /// Alerts.
+    pub alerts: Arc<Alerts>,
     /// Restarts in place.
     pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.

@@ -1,6 +1,6 @@
 //! Configuration: a TOML file and the environment become one typed [`Config`].
 //!
-//! Everything wrong is reported at once. Nothing here binds anything, and [`set_texts`] alone
+//! Everything wrong is reported at once, also in the file of a secret. Nothing here binds anything, and [`set_texts`] alone
 //! writes; the environment is a parameter, and [`environment`] alone asks the process for it.
 
 mod edit;
@@ -26,6 +26,7 @@ use self::sources::Overruled;
 pub use self::values::listen_address;
 pub use crate::domain::attempt::TrackingOverride;
 use crate::domain::retry::Backoff;
+use crate::domain::webhook::{SigningSecret, WebhookUrl};
 
 /// A file with every key, its default and what it means.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
@@ -93,8 +94,19 @@ pub struct Config {
     pub sending: Sending,
     /// The provider.
     pub ses: Ses,
+    /// Receiver of alerts, if operators have one.
+    pub alerts: Option<Alerts>,
     /// What stores.
     pub store: StoreConfig,
+}
+
+/// Receiver of alerts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alerts {
+    /// Its address.
+    pub url: WebhookUrl,
+    /// Secret that signs, as it was read from its file.
+    pub secret: SigningSecret,
 }
 
 /// What stores.
@@ -323,6 +335,7 @@ impl Config {
             smtp: Smtp::read(reader, tls.as_ref()),
             tls,
             ses: Ses::read(reader, default.ses),
+            alerts: Alerts::read(reader),
             store: StoreConfig::read(reader, &sending, max_request_bytes),
             sending,
         }
@@ -453,6 +466,23 @@ impl Ses {
     }
 }
 
+impl Alerts {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        const KEYS: [&str; 2] = ["alerts.url", "alerts.secret_file"];
+        let url = reader.take_optional(KEYS[0], values::receiver_url);
+        let secret = reader.take_optional(KEYS[1], values::signing_secret);
+        match (url, secret) {
+            (Some(url), Some(secret)) => Some(Self { url, secret }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                let rule = "give both or neither: each post is signed";
+                reader.inconsistent(&KEYS, rule);
+                None
+            }
+        }
+    }
+}
+
 impl StoreConfig {
     fn read(reader: &mut Reader, sending: &Sending, max_request_bytes: usize) -> Self {
         const HOSTS: &str = "store.postgres.hosts";
@@ -526,6 +556,7 @@ impl Default for Config {
             smtp: Smtp::default(),
             sending: Sending::default(),
             ses: Ses::default(),
+            alerts: None,
             store: StoreConfig::Redb,
         }
     }

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::admin::bodies::BodyFacts;
 use crate::admin::{self, Admin};
+use crate::alerts::Alerts;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -106,6 +107,8 @@ pub struct Parts {
     pub history: Arc<HistoryKeeper>,
     /// What delivers to endpoints.
     pub webhooks: Arc<Webhooks>,
+    /// What tells operators.
+    pub alerts: Arc<Alerts>,
     /// Metrics of the client listener.
     pub clients: Arc<ClientMetrics>,
     /// Metrics of SMTP submission.

@@ -22,6 +22,7 @@ use crate::admin::restart::Restarts;
 use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
+use crate::alerts::Alerts;
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, KeepBodies};
@@ -47,7 +48,7 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 
 use administration::Administration;
-use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
+use background::{Delivering, alert, answer_others, deliver, follow_quota, receive, send, upkeep};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -178,10 +179,11 @@ impl Service {
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events = event_processor(&store, &queue, &clock);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
+        let alerts = alert(&mut background, config, &store, &clock)?;
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
         let body_facts = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
-        let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
+        let facts = facts(config, &listeners, &intake, &body_facts, &alerts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let budgets = Budgets::new(&limits);
@@ -200,6 +202,7 @@ impl Service {
             has_events: sqs_queue.is_some(),
             history: Arc::clone(&history),
             webhooks: Arc::clone(&webhooks),
+            alerts: Arc::clone(&alerts),
             clients: Arc::clone(api.metrics()),
             smtp: Arc::clone(smtp.metrics()),
             connections: clients,
@@ -218,7 +221,8 @@ impl Service {
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let operators = Operators::start(listeners.operators, observer, Arc::clone(&admin), key);
         let tls = listeners.tls.clone();
-        let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
+        let changeable =
+            Changeable { max_rate, budgets, ses, tls, configured_pending_bytes, alerts };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
@@ -477,6 +481,7 @@ fn facts(
     listeners: &Listeners,
     intake: &Arc<Intake>,
     bodies: &Arc<BodyFacts>,
+    alerts: &Arc<Alerts>,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -489,6 +494,7 @@ fn facts(
         events: event_route(config),
         page: page.clone(),
         bodies: Arc::clone(bodies),
+        alerts: Arc::clone(alerts),
         restarts: Arc::new(Restarts::new(
             config.sending.keep_bodies == KeepBodies::Yes,
             check::node_database(config),

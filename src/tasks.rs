@@ -131,6 +131,8 @@ tasks! {
     Webhooks "webhooks" BeginAgain,
     /// Delivers to one endpoint.
     WebhookEndpoint "webhook_endpoint" BeginAgain,
+    /// Posts alerts to operators.
+    Alerts "alerts" BeginAgain,
     /// Finds conditions, and tells the operators' page how it goes.
     OperatorsPage "operators_page" BeginAgain,
     /// Learns whether the service manager keeps the bodies of pending messages.

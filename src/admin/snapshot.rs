@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::REMOVED_MARK;
 use crate::admin::bodies::Bodies;
 use crate::admin::process::Process;
+use crate::alerts::AlertsStatus;
 use crate::clock::{Clock, Jump};
 use crate::dispatch::SendingStatus;
 use crate::domain::attempt::TrackingOverride;
@@ -88,6 +89,8 @@ pub struct Snapshot {
     pub task_faults: Vec<TaskFaults>,
     /// Endpoints of webhooks.
     pub endpoints: Vec<(Webhook, EndpointStatus)>,
+    /// Posts of alerts; `None` if operators have no receiver.
+    pub alerts: Option<AlertsStatus>,
     /// Bodies of pending messages.
     pub bodies: Option<Bodies>,
     /// `sending.max_pending_bytes`, in bytes. The memory limit may lower what is in effect.

@@ -557,7 +557,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admin::conditions::{Condition, definitions};
+    use crate::admin::conditions::{AlertFacts, Condition, definitions};
 
     /// Status of a service whose store is like this, as a version answers that names no condition.
     fn status(store: StoreHealth) -> ServiceStatus {
@@ -590,6 +590,7 @@ mod tests {
                 advice: String::new(),
                 severity: Severity::Critical,
                 ready: false,
+                alert: AlertFacts::default(),
             });
             assert_eq!(critical_codes(&status), [code], "it is told of once");
         }

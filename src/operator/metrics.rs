@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::process::unix_seconds;
 use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth};
+use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
@@ -125,7 +126,7 @@ const fn counters(
 
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
-static METRICS: [Metric; 68] = [
+static METRICS: [Metric; 71] = [
     gauges("pillarbox_build_info", "Always 1; the label is the version that runs.",
         |_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)]),
     gauge("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
@@ -284,6 +285,14 @@ static METRICS: [Metric; 68] = [
     counters("pillarbox_webhook_attempts",
         "Attempts to deliver to the endpoint, by their outcome. Of those that failed, the last of a \
          delivery counts as failed and the others as retried.", webhook_attempts),
+    gauge("pillarbox_alerts_failing",
+        "1 while the last attempts to post alerts failed.",
+        |s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing))),
+    gauge("pillarbox_alerts_waiting", "Alerts that the receiver has not taken yet.",
+        |s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting))),
+    counters("pillarbox_alert_attempts",
+        "Attempts to post alerts, by their outcome. Of those that failed, the last of an alert counts \
+         as failed and the others as retried.", alert_attempts),
 ];
 const _: () = assert!(RECORD_RETENTION_DAYS == 90, "the help of a metric says it");
 
@@ -345,6 +354,11 @@ fn webhook_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
         })
     });
     attempts.collect()
+}
+
+fn alert_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
+    let AlertsStatus { delivered, retried, failed, .. } = s.alerts.clone().unwrap_or_default();
+    by("outcome", [("delivered", delivered), ("retried", retried), ("failed", failed)])
 }
 
 /// Values by one label.

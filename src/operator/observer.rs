@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::admin::conditions::{self, LATELY, STORE_FAILED};
+use crate::admin::conditions::{self, Condition, LATELY, STORE_FAILED};
 use crate::admin::live::{Cancelling, LiveView, Looking};
 use crate::admin::process::Process;
 use crate::admin::snapshot::{
@@ -81,6 +81,7 @@ impl Observer {
             self.history.look(snapshot.at, &snapshot.organisations());
             self.trends().look(now, &snapshot);
             let conditions = conditions::all(&snapshot);
+            parts.alerts.observe(conditions.iter().map(Condition::observed));
             let accepted = snapshot.totals.accepted > before.1.totals.accepted;
             // Before the nodes are looked at: this one's line is of the same moment.
             parts.store.say_load(NodeLoad {
@@ -149,6 +150,7 @@ impl Observer {
             totals: self.totals(),
             task_faults: Task::ALL.iter().map(|task| faults_of(*task)).collect(),
             endpoints: parts.webhooks.all_statuses(),
+            alerts: parts.alerts.show(),
             bodies: Some(parts.bodies.show()),
             configured_pending_bytes: parts.configured_pending_bytes.load(Ordering::Relaxed),
             tracking: ses.tracking_override(),

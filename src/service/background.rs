@@ -10,15 +10,16 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::admin::{Admin, all_nodes};
+use crate::alerts::Alerts;
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
+use crate::config::{Config, MaxRate, StoreConfig};
 use crate::dispatch::{Dispatcher, Phase};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::drain::DrainSignal;
 use crate::intake::Intake;
 use crate::quota::AccountCheck;
-use crate::service::store;
+use crate::service::{ServiceError, store};
 use crate::ses::SesClient;
 use crate::ses::sqs::SqsQueue;
 use crate::store::{DrainOrder, Store};
@@ -205,6 +206,25 @@ pub(super) fn upkeep(
             .again(move || domain_verification::run(verified.clone(), ses.clone(), clock.clone())),
     );
     (tasks, history)
+}
+
+/// Tells operators of what happens, if they have a receiver.
+pub(super) fn alert(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    store: &Store,
+    clock: &Clock,
+) -> Result<Arc<Alerts>, ServiceError> {
+    let node = match &config.store {
+        StoreConfig::Redb => String::new(),
+        StoreConfig::Postgres(postgres) => postgres.node.clone(),
+    };
+    let alerts = Arc::new(Alerts::new(store.clone(), clock.clone(), node));
+    let receiver = config.alerts.as_ref().map(|alerts| (&alerts.url, &alerts.secret));
+    alerts.set_receiver(receiver).map_err(ServiceError::Alerts)?;
+    let running = Arc::clone(&alerts);
+    tasks.spawn(Task::Alerts.again(move || Arc::clone(&running).run()));
+    Ok(alerts)
 }
 
 /// Answers the other nodes.

@@ -9,10 +9,10 @@ use crate::domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, News, expir
 use crate::domain::organisation::ApiKeyEntry;
 use crate::domain::time::Timestamp;
 use crate::store::record::alerts::{
-    decode_alert, decode_alert_key, decode_expiries_told, encode_alert, encode_alert_key,
-    encode_expiries_told, expiries_told_key, first_alert_key,
+    EXPIRIES_TOLD_KEY, FIRST_ALERT_KEY, decode_alert, decode_alert_key, decode_expiries_told,
+    encode_alert, encode_alert_key, encode_expiries_told,
 };
-use crate::store::rows::{InTable, KeyRange, Lock, Rows, Stop, Table, read_all};
+use crate::store::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
 use crate::store::{Alerting, Change, MAX_ALERTS, Store, StoreError};
 
 impl Store {
@@ -24,12 +24,12 @@ impl Store {
 
     /// Returns all alerts. One that cannot be read is left out, and written anew if it is raised again.
     pub async fn alerts(&self) -> Result<Vec<(AlertKey, Alert)>, StoreError> {
-        let range = KeyRange { from: first_alert_key(), ..KeyRange::all() };
+        let range = KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() };
         // As many as there can be: several nodes may each add the last one at the same time.
         let rows = self.rows(Table::Alerts, range, 2 * MAX_ALERTS).await?;
         let found = rows.into_iter().filter_map(|(key, row)| {
             let id = format!("{:?}", String::from_utf8_lossy(key.bytes()));
-            let read = decode_alert_key(&key).and_then(|key| Ok((key, decode_alert(&row)?)));
+            let read = decode_alert_key(key.bytes()).and_then(|key| Ok((key, decode_alert(&row)?)));
             self.damage().left_out(read.in_table(Table::Alerts, id))
         });
         Ok(found.collect())
@@ -50,7 +50,7 @@ impl Store {
     /// Keeps an alert for each API key that ends soon, once for each key. `None` if nothing changed.
     pub async fn tell_of_expiring_keys(&self, now: Timestamp) -> Result<Change, StoreError> {
         // Before the transaction: most looks find nothing.
-        let told = self.row(Table::Alerts, expiries_told_key()).await?;
+        let told = self.row(Table::Alerts, Key::from(EXPIRIES_TOLD_KEY)).await?;
         let directory = self.directory().load();
         if expiring(&directory.api_keys, told_to(told.as_deref()), now).next().is_none() {
             return Ok(Change::None);
@@ -95,13 +95,13 @@ pub(super) fn put_news(
 }
 
 fn change_all(rows: &mut dyn Rows, changes: &[(AlertKey, AlertChange)]) -> Result<(), Stop> {
-    let keys: Vec<_> = changes.iter().map(|(key, _)| encode_alert_key(key)).collect();
+    let keys: Vec<_> = changes.iter().map(|(key, _)| Key::from(&*encode_alert_key(key))).collect();
     read_all(rows, Table::Alerts, &keys)?;
     changes.iter().try_for_each(|(key, one)| change(rows, key, one))
 }
 
 fn change(rows: &mut dyn Rows, key: &AlertKey, change: &AlertChange) -> Result<(), Stop> {
-    let key = encode_alert_key(key);
+    let key = Key::from(&*encode_alert_key(key));
     let row = rows.get(Table::Alerts, &key)?;
     // One that cannot be read is written anew.
     let before = row.as_deref().and_then(|row| decode_alert(row).ok());
@@ -119,7 +119,7 @@ fn has_room(rows: &mut dyn Rows) -> Result<bool, Stop> {
 }
 
 fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop> {
-    let told = rows.get(Table::Alerts, &expiries_told_key())?;
+    let told = rows.get(Table::Alerts, &Key::from(EXPIRIES_TOLD_KEY))?;
     let told = told_to(told.as_deref());
     let directory = rows.directory();
     let mut done = Change::None;
@@ -131,7 +131,7 @@ fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop>
         done = Change::Made;
     }
     if done == Change::Made {
-        rows.put(Table::Alerts, &expiries_told_key(), &encode_expiries_told(now))?;
+        rows.put(Table::Alerts, &Key::from(EXPIRIES_TOLD_KEY), &encode_expiries_told(now))?;
     }
     Ok(done)
 }

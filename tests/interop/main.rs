@@ -22,6 +22,7 @@ use kit::{Finished, PATIENCE, Server, Site, free_port, http_client};
 use pillarbox::simulator::Options;
 
 mod alarms;
+mod alerts;
 mod browser;
 mod cancel;
 mod charsets;

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
 
 mod admin;
+mod alerts;
 mod behaviour;
 mod doctor;
 mod domains;

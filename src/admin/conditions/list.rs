@@ -9,6 +9,7 @@ use crate::admin::conditions::{
     UNREACHABLE, several,
 };
 use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
+use crate::alerts::FoundBy;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
@@ -54,12 +55,18 @@ const fn entry(
     (meaning, advice): (Text, Text),
     rule: Rule,
 ) -> Definition {
-    Definition { code, readiness: Readiness::Ready, severity, alerts, meaning, advice, rule }
+    let (readiness, found_by) = (Readiness::Ready, FoundBy::OneNode);
+    Definition { code, readiness, severity, alerts, meaning, advice, found_by, rule }
 }
 
 impl Definition {
     const fn not_ready(self) -> Self {
         Self { readiness: Readiness::NotReady, ..self }
+    }
+
+    /// Every node finds it.
+    const fn found_by_each_node(self) -> Self {
+        Self { found_by: FoundBy::EachNode, ..self }
     }
 }
 
@@ -83,7 +90,9 @@ fn sending_paused(s: &Snapshot, found: &mut Finder<'_>) {
     if let BreakerState::Open { cause, message } = &s.sending.condition
         && cause.code() == found.definition.code
     {
-        found.says(format!("Sending is paused: {} ({message})", found.definition.meaning));
+        let meaning = found.definition.meaning;
+        found.says(format!("Sending is paused: {meaning} ({message})"));
+        found.alert_says(format!("Sending is paused: {meaning}"));
     }
 }
 
@@ -96,6 +105,7 @@ const fn account(severity: Severity, fault: AccountFault, alerts: Alerts) -> Def
             let is_new = fault.stops_sending() && *before == EarlierCredentials::None;
             if is_new == (found.definition.readiness == Readiness::NotReady) {
                 found.says(format!("{} ({message})", found.definition.meaning));
+                found.alert_says(found.definition.meaning);
             }
         }
     })
@@ -210,6 +220,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let message = format!(
                 "All calls for {name} fail ({message}), and others do not; its messages wait");
             found.names(message, "ORG", &name);
+            found.alert_says(format!(
+                "All calls for {name} fail, and others do not; its messages wait"));
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
@@ -222,6 +234,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
                 "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
                  wait");
             found.names(message, "ORG", &name);
+            found.alert_says(format!(
+                "The provider refuses the messages of {name} alike; such messages wait"));
         },
     ),
     warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
@@ -232,6 +246,9 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let message = format!(
                 "The provider does not take {domain} of {name} ({message}); its messages wait");
             found.names(message, "DOMAIN", domain);
+            found.is_about(format!("{domain} of {name}"));
+            found.alert_says(format!(
+                "The provider does not take {domain} of {name}; its messages wait"));
         },
     ),
     warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
@@ -278,6 +295,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         |s, found| if let Some(trouble) = &s.events_trouble {
             found.says(format!("Delivery events cannot be had: {trouble}"));
+            found.alert_says("Delivery events cannot be had");
         },
     ),
     certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
@@ -310,7 +328,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 /// Conditions that take an answer of the store, or a look at the process or back in time. None of
 /// them keeps the service from its work.
 #[rustfmt::skip] // A table.
-pub(super) static OBSERVED: [Definition; 25] = [
+pub(super) static OBSERVED: [Definition; 26] = [
     warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
         "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
@@ -334,15 +352,18 @@ pub(super) static OBSERVED: [Definition; 25] = [
             let letters = s.stored.backlog.map_or(0, |backlog| backlog.dead_letters);
             if letters > 0 {
                 let newest = s.stored.newest_letter.as_deref();
-                found.says(format!(
-                    "{} of the provider could not be read in full, and {} kept{}",
+                let kept = format!(
+                    "{} of the provider could not be read in full, and {} kept",
                     several(letters, "document"),
                     if letters == 1 { "is" } else { "are" },
-                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"))
-                ));
+                );
+                let newest =
+                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"));
+                found.says(format!("{kept}{newest}"));
+                found.alert_says(kept);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
         "An endpoint does not take events: the last attempts failed; they are repeated",
         "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
@@ -373,6 +394,14 @@ pub(super) static OBSERVED: [Definition; 25] = [
                     "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
                 found.names(message, "ID", &id);
             });
+        },
+    ).found_by_each_node(),
+    warning("alerts_failing", Rules(&["PillarboxAlertsFailing"]),
+        "Alerts do not get through: the receiver of [alerts] does not take them; they are repeated",
+        "See to the receiver and the network, then post a test: pillarbox doctor",
+        |s, found| if let Some(alerts) = s.alerts.as_ref().filter(|alerts| alerts.is_failing()) {
+            let answer = alerts.last.as_ref().map_or("no answer", |last| &last.answer);
+            found.says(format!("Alerts do not get through ({answer}); they are repeated"));
         },
     ),
     notice("tracking_not_overridden",
@@ -442,7 +471,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 found.names(message, "NODE", name);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("standby_lost", Rules(&["PillarboxStandbyLost"]),
         "Commits no longer wait for a standby: if the database's machine is lost, accepted \
          messages are lost with it",
@@ -473,7 +502,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 "The process ended before it sent {}, last at {}; that mail has failed",
                 several(lost.messages, "message"), lost.last_at));
         },
-    ),
+    ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
         "If a newer version made them, install it again. Otherwise give them up, so that those \
@@ -505,7 +534,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
             let limit = RECORD_RETENTION + PURGE_SLACK;
             found.if_so(s.stored.oldest.is_some_and(|oldest| oldest.is_past(limit, s.at)));
         },
-    ),
+    ).found_by_each_node(),
     critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
         "Messages wait, and none was sent for 15 minutes",
         "See why: pillarbox message list --status queued",
@@ -527,6 +556,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
             found.says(format!(
                 "The background task {} failed {} since the start, and begins again",
                 one.task, several(one.count, "time")));
+            found.is_about(one.task);
         },
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
@@ -575,7 +605,11 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 others => format!(" and {others} other organisations"),
             };
             let messages = several(all, "message");
-            found.names(format!("{messages} of {worst}{others} failed{LATELY_SAID}"), "ORG", worst);
+            // The worst is another one in the next minute: there is one condition for all.
+            found.advises(
+                format!("{messages} of {worst}{others} failed{LATELY_SAID}"),
+                found.definition.advice.replace("ORG", worst),
+            );
         },
     ),
     warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
@@ -587,6 +621,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
                      accounts from 5 % on"));
+                found.is_about(name);
             }
         },
     ),
@@ -599,6 +634,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours was complained about; SES \
                      reviews accounts from 0.1 % on"));
+                found.is_about(name);
             }
         },
     ),

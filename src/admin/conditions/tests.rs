@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
+use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::{DailyQuota, RecentCalls};
 use crate::domain::feed::FeedTypes;
@@ -16,7 +17,8 @@ use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
 use crate::store::metrics::SLOW_COMMIT;
 use crate::store::{
-    CLOCKS_DIFFER, DatabaseStatus, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom, Standby,
+    CLOCKS_DIFFER, DatabaseStatus, EventBacklog, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom,
+    Standby,
 };
 use crate::webhooks::EndpointStatus;
 
@@ -445,4 +447,64 @@ fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
     assert!(day(2_000, 0, 1).is_empty());
     assert_eq!(day(1_999, 0, 1), ["complaints"]);
     assert_eq!(BOUNCES.share(52, 1_000).as_deref(), Some("5.20 %"));
+}
+
+#[test]
+fn alerts_have_no_words_of_others_which_may_name_a_recipient() {
+    const PLANTED: &str = "the address bob@example.org is not verified (key AKIDEXAMPLE)";
+    let text = || PLANTED.to_owned();
+    let acme = OrganisationId(1);
+    let refused = AccountFault::AccessDenied;
+    let before = EarlierCredentials::Good;
+    let found = with(|s| {
+        s.names.insert(acme, "acme".to_owned());
+        s.impaired_for = Some(Duration::from_hours(1));
+        s.sending.condition = BreakerState::Open { cause: Cause::SetupFault, message: text() };
+        s.account = AccountCheck::Failed { fault: refused, message: text(), before };
+        s.sending.paused_organisations.push((acme, text()));
+        s.sending.held_refusals.push((acme, text()));
+        s.sending.paused_domains.push((acme, "example.com".to_owned(), text()));
+        s.events_trouble = Some(text());
+        s.stored.backlog = Some(EventBacklog { dead_letters: 1, unmatched: 0 });
+        s.stored.newest_letter = Some(text());
+    });
+    assert_eq!(found.len(), 7);
+    for condition in found {
+        assert!(condition.message.contains(PLANTED), "{condition:?}");
+        let Observed { code, about, severity: _, message, advice, found_by: _ } =
+            condition.observed();
+        assert!(!message.contains('@') && !message.contains("AKID"), "{code}: {message}");
+        assert!(!about.contains('@') && !advice.contains('@'), "{code}: {about}: {advice}");
+        assert!(message.len() > 20 && !message.ends_with(['(', ' ', ':']), "{code}: {message}");
+    }
+}
+
+#[test]
+fn conditions_of_one_code_are_told_apart_by_what_they_are_about() {
+    let failed = |one: u64, two: u64| {
+        let found = with(|s| {
+            s.recent.failed = vec![("acme".to_owned(), one), ("other".to_owned(), two)];
+        });
+        found[0].observed()
+    };
+    let (before, after) = (failed(3, 1), failed(3, 9));
+    assert_eq!((before.code.as_str(), before.about.as_str()), ("messages_failed", ""));
+    assert_eq!(after.about, "", "another one is the worst now, and it is the same condition");
+    let two = with(|s| {
+        for (id, name) in [(1, "acme"), (2, "other")] {
+            s.names.insert(OrganisationId(id), name.to_owned());
+            let domain = "example.com".to_owned();
+            s.sending.paused_domains.push((OrganisationId(id), domain, "no".to_owned()));
+        }
+    });
+    let about: Vec<_> = two.iter().map(|one| one.observed().about).collect();
+    assert_eq!(about, ["example.com of acme", "example.com of other"]);
+}
+
+#[test]
+fn alerts_that_do_not_get_through_are_told_of() {
+    let failing = |failures_in_a_row| {
+        codes(|s| s.alerts = Some(AlertsStatus { failures_in_a_row, ..AlertsStatus::default() }))
+    };
+    assert_eq!((failing(2), failing(3)), (vec![], vec!["alerts_failing".to_owned()]));
 }

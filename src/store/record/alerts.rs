@@ -9,7 +9,6 @@ use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::time::Timestamp;
 use crate::store::error::RowError;
 use crate::store::record::{decode, encode};
-use crate::store::rows::Key;
 
 /// First bytes of keys. The order of the kinds is the stored format.
 const CONDITION: u8 = 1;
@@ -19,16 +18,12 @@ const START: u8 = 4;
 const SEPARATOR: u8 = 0;
 
 /// The least key of an alert. Rows before it are other facts of the same table.
-pub(in crate::store) fn first_alert_key() -> Key {
-    Key::from(&[CONDITION][..])
-}
+pub(in crate::store) const FIRST_ALERT_KEY: &[u8] = &[CONDITION];
 
 /// Key of the row with the time up to which the ends of API keys were looked at.
-pub(in crate::store) fn expiries_told_key() -> Key {
-    Key::from(&[0_u8][..])
-}
+pub(in crate::store) const EXPIRIES_TOLD_KEY: &[u8] = &[0];
 
-pub(in crate::store) fn encode_alert_key(key: &AlertKey) -> Key {
+pub(in crate::store) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
     let mut bytes = Vec::new();
     match key {
         AlertKey::Condition { node, code, about } => {
@@ -53,12 +48,12 @@ pub(in crate::store) fn encode_alert_key(key: &AlertKey) -> Key {
             bytes.extend_from_slice(node.as_bytes());
         }
     }
-    Key::from(&*bytes)
+    bytes
 }
 
-pub(in crate::store) fn decode_alert_key(key: &Key) -> Result<AlertKey, RowError> {
+pub(in crate::store) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
     const INVALID: RowError = RowError::Invalid("an alert's key");
-    let (kind, rest) = key.bytes().split_first().ok_or(INVALID)?;
+    let (kind, rest) = key.split_first().ok_or(INVALID)?;
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| INVALID);
     let number = |bytes: &[u8]| bytes.try_into().map(u32::from_be_bytes).map_err(|_| INVALID);
     match *kind {
@@ -208,11 +203,11 @@ mod tests {
         ];
         for key in &keys {
             let encoded = encode_alert_key(key);
-            assert!(encoded >= first_alert_key() && encoded > expiries_told_key());
+            assert!(*encoded >= *FIRST_ALERT_KEY && *encoded > *EXPIRIES_TOLD_KEY);
             assert_eq!(decode_alert_key(&encoded).unwrap(), *key);
         }
-        assert!(decode_alert_key(&expiries_told_key()).is_err());
-        assert!(decode_alert_key(&Key::default()).is_err());
-        assert!(decode_alert_key(&Key::from(&[KEY_EXPIRY, 1][..])).is_err());
+        for bad in [EXPIRIES_TOLD_KEY, &[], &[KEY_EXPIRY, 1]] {
+            assert!(decode_alert_key(bad).is_err());
+        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::alarms::injections::{
     DAMAGED, FILES, add_webhook, answer_another, bounce_and_complain, calls_fail, damage,
     delete_data_file, disturb_database, fill_disk, fill_queue, hold_sessions, hold_with_keys, jump,
-    kill, on_database, slow_disk, stop, use_files, use_quota,
+    kill, on_database, refuse_alerts, slow_disk, stop, use_files, use_quota,
 };
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, impaired, is, value};
 
@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 34] = [
+pub(crate) const FAULTS: [Fault; 35] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -571,6 +571,16 @@ pub(crate) const FAULTS: [Fault; 34] = [
         page: &[Told {
             text: "Endpoint 1 of acme answered 410",
             known: |metrics| is(metrics, &webhook("gone"), 1),
+        }],
+    },
+    Fault {
+        name: "alerts do not get through",
+        setup: Setup::default,
+        inject: |site| Box::pin(refuse_alerts(site)),
+        alarms: &["PillarboxAlertsFailing"],
+        page: &[Told {
+            text: "Alerts do not get through (status 500)",
+            known: |metrics| is(metrics, "pillarbox_alerts_failing", 1),
         }],
     },
 ];
