@@ -89,7 +89,7 @@ pub(super) fn put_news(
         Alerting::Off => Ok(()),
         Alerting::On => {
             let news = Some(News { at, event });
-            change(rows, key, &AlertChange { news, delivery: None })
+            change(rows, key, &AlertChange { news, delivery: None }, &mut Room::default())
         }
     }
 }
@@ -97,16 +97,22 @@ pub(super) fn put_news(
 fn change_all(rows: &mut dyn Rows, changes: &[(AlertKey, AlertChange)]) -> Result<(), Stop> {
     let keys: Vec<_> = changes.iter().map(|(key, _)| Key::from(&*encode_alert_key(key))).collect();
     read_all(rows, Table::Alerts, &keys)?;
-    changes.iter().try_for_each(|(key, one)| change(rows, key, one))
+    let mut room = Room::default();
+    changes.iter().try_for_each(|(key, one)| change(rows, key, one, &mut room))
 }
 
-fn change(rows: &mut dyn Rows, key: &AlertKey, change: &AlertChange) -> Result<(), Stop> {
+fn change(
+    rows: &mut dyn Rows,
+    key: &AlertKey,
+    change: &AlertChange,
+    room: &mut Room,
+) -> Result<(), Stop> {
     let key = Key::from(&*encode_alert_key(key));
     let row = rows.get(Table::Alerts, &key)?;
     // One that cannot be read is written anew.
     let before = row.as_deref().and_then(|row| decode_alert(row).ok());
     match change.apply(before) {
-        Some(after) if row.is_some() || has_room(rows)? => {
+        Some(after) if row.is_some() || room.take(rows)? => {
             rows.put(Table::Alerts, &key, &encode_alert(&after))
         }
         None if row.is_some() => rows.remove(Table::Alerts, &key),
@@ -114,8 +120,23 @@ fn change(rows: &mut dyn Rows, key: &AlertKey, change: &AlertChange) -> Result<(
     }
 }
 
-fn has_room(rows: &mut dyn Rows) -> Result<bool, Stop> {
-    Ok(rows.range(Table::Alerts, &KeyRange::all(), MAX_ALERTS)?.len() < MAX_ALERTS)
+/// Number of new alerts that there is room for. It is counted once in a transaction, and only for a new
+/// alert.
+#[derive(Debug, Default)]
+struct Room(Option<usize>);
+
+impl Room {
+    /// Takes the room of one alert; returns false if there is none.
+    fn take(&mut self, rows: &mut dyn Rows) -> Result<bool, Stop> {
+        let left = if let Some(left) = self.0 {
+            left
+        } else {
+            let range = KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() };
+            MAX_ALERTS - rows.range(Table::Alerts, &range, MAX_ALERTS)?.len()
+        };
+        self.0 = Some(left.saturating_sub(1));
+        Ok(left > 0)
+    }
 }
 
 fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop> {
