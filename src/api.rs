@@ -382,9 +382,11 @@ impl Inner {
         self.budgets.responses.require_room(organisation.id)?;
         let queue = Arc::clone(&self.queue);
         let live = move |id| queue.live(id);
-        let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
+        let (responses, kind) = (self.budgets.responses.clone(), organisation.kind);
+        let organisation = organisation.id;
         // Where the rows are read: a long page must not hold a worker.
-        let write = move |listing: Listing| responses.count(organisation, wire::emails(listing));
+        let write =
+            move |listing: Listing| responses.count(organisation, wire::emails(kind, listing));
         let now = self.clock.window_time();
         let lister = Lister::Organisation(organisation);
         Ok(json(listing::list(&self.store, lister, live, filter, limit, now, write).await??))
@@ -404,7 +406,7 @@ impl Inner {
                 message = self.message_of(organisation, text).await?;
             }
         }
-        self.counted(organisation, wire::message(message, live.as_ref()))
+        self.counted(organisation, wire::message(organisation.kind, message, live.as_ref()))
     }
 
     async fn events(
@@ -433,7 +435,8 @@ impl Inner {
         organisation: &Organisation,
         query: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let (feed, organisation) = (self.store.feed_id(), organisation.id);
+        let (feed, kind) = (self.store.feed_id(), organisation.kind);
+        let organisation = organisation.id;
         let (window_now, given_at) = (self.clock.window_time(), self.clock.record_time());
         let cursor = |text: &str| FeedCursor::parse(text, feed, organisation, &window_now);
         let FeedQuery { after, types, limit } = FeedQuery::parse(query, cursor)?;
@@ -444,7 +447,7 @@ impl Inner {
         // Where the rows are read, as a listing is written.
         let write = move |page: FeedPage| {
             let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
-            responses.count(organisation, wire::feed(&page.entries, next))
+            responses.count(organisation, wire::feed(kind, &page.entries, next))
         };
         let written = self.store.list_feed(organisation, after, types, limit, window_now, write);
         Ok(json(written.await??))

@@ -91,6 +91,8 @@ pub struct Config {
     pub smtp: Smtp,
     /// How messages are sent.
     pub sending: Sending,
+    /// Test organisations.
+    pub test: Test,
     /// The provider.
     pub ses: Ses,
     /// What stores.
@@ -176,6 +178,23 @@ pub struct Sending {
     pub drain: Duration,
     /// Yes if the bodies of pending messages are to outlive the process.
     pub keep_bodies: KeepBodies,
+}
+
+/// Test organisations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Test {
+    /// Yes if the last messages of each are to be kept for the operators' page.
+    pub capture: Capture,
+}
+
+/// Decision whether mail of test organisations is kept to be looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Capture {
+    /// It is, in memory.
+    Yes,
+    /// It is not.
+    #[default]
+    No,
 }
 
 /// The pace, in recipients per second.
@@ -322,6 +341,9 @@ impl Config {
             ),
             smtp: Smtp::read(reader, tls.as_ref()),
             tls,
+            test: Test {
+                capture: reader.take("test.capture", default.test.capture, values::capture),
+            },
             ses: Ses::read(reader, default.ses),
             store: StoreConfig::read(reader, &sending, max_request_bytes),
             sending,
@@ -525,6 +547,7 @@ impl Default for Config {
             tls: None,
             smtp: Smtp::default(),
             sending: Sending::default(),
+            test: Test::default(),
             ses: Ses::default(),
             store: StoreConfig::Redb,
         }

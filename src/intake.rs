@@ -225,6 +225,7 @@ impl Intake {
         // The body is in the arena before the commit: what is on disk as pending has one.
         let held = self.queue.hold(AcceptedMessage {
             id,
+            kind: organisation.kind,
             key: right.key(),
             request,
             accepted_at: Instant::now(),

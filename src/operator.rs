@@ -39,8 +39,8 @@ use crate::http::request_id::RequestId;
 use crate::http::tls::Tls;
 use crate::http::{Connection, Handler};
 use crate::intake::Intake;
+use crate::providers::Providers;
 use crate::quota::AccountCheck;
-use crate::ses::SesClient;
 use crate::smtp::metrics::SmtpMetrics;
 use crate::store::Store;
 use crate::webhooks::Webhooks;
@@ -91,7 +91,7 @@ pub struct Parts {
     /// What accepts messages.
     pub intake: Arc<Intake>,
     /// What sends them.
-    pub dispatcher: Arc<Dispatcher<SesClient>>,
+    pub dispatcher: Arc<Dispatcher<Providers>>,
     /// Their bodies.
     pub bodies: Arc<BodyFacts>,
     /// Bytes that the configuration gives to pending messages.

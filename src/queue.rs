@@ -16,6 +16,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+use crate::domain::organisation::OrganisationKind;
 
 use claim::INTERRUPTED_WAIT;
 use entries::{Entries, Past};
@@ -78,8 +79,12 @@ pub struct Pending {
     pub in_flight: usize,
     /// Bytes of the budget in use.
     pub bytes: usize,
-    /// Organisations with a message that is due and waits for its call.
+    /// Organisations of production with a message that is due and waits for its call.
     pub due_organisations: usize,
+    /// Of the messages, those of test organisations.
+    pub test_messages: usize,
+    /// Of these, the ones with a call under way.
+    pub test_in_flight: usize,
 }
 
 /// A message that outlived its process.
@@ -127,7 +132,7 @@ impl MessageQueue {
     /// Puts the body of a message that is to be accepted into the arena. Fails if there is no memory
     /// for it.
     pub fn hold(&self, accepted: AcceptedMessage) -> io::Result<HeldMessage> {
-        let AcceptedMessage { id, key, request, accepted_at, suppression_epoch, reservation } =
+        let AcceptedMessage { id, kind, key, request, accepted_at, suppression_epoch, reservation } =
             accepted;
         let organisation = reservation.holder();
         let body = self.bodies.put(&NewBody {
@@ -141,6 +146,7 @@ impl MessageQueue {
         let message = PendingMessage {
             id,
             organisation,
+            kind,
             recipients: request.recipients,
             accepted_at,
             suppression_epoch: Some(suppression_epoch),
@@ -159,15 +165,21 @@ impl MessageQueue {
         }
     }
 
-    /// Takes up a message that outlived its process and is still pending. It is due as it was then, and
-    /// at once if a call was under way. Fails if its body cannot be read.
-    pub fn take_up(self: &Arc<Self>, survivor: Survivor) -> io::Result<TakenUp> {
+    /// Takes up a message that outlived its process and is still pending, of an organisation of this
+    /// kind. It is due as it was then, and at once if a call was under way. Fails if its body cannot be
+    /// read.
+    pub fn take_up(
+        self: &Arc<Self>,
+        survivor: Survivor,
+        kind: OrganisationKind,
+    ) -> io::Result<TakenUp> {
         let Survivor { id, organisation, key: _, accepted_at, live, cancellation, body } = survivor;
         let envelope = Envelope::from_text(body.envelope()?);
         let encoded = body.content_len();
         let message = PendingMessage {
             id,
             organisation,
+            kind,
             recipients: envelope.recipient_count(),
             accepted_at,
             suppression_epoch: None,
@@ -205,11 +217,16 @@ impl MessageQueue {
         Ok(taken_up)
     }
 
-    /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
-    /// the organisations whose calls under way are fewer than the free slots, the one whose turn
-    /// it is.
-    pub fn claim(self: &Arc<Self>, now: Instant, max_calls: usize) -> Option<Claim> {
-        let taken = self.lock().claim(now, max_calls)?;
+    /// Takes out the message of an organisation of this kind whose call may start at `now`, with at
+    /// most `max_calls` under way for all of the kind: of the organisations whose calls under way are
+    /// fewer than the free slots, the one whose turn it is.
+    pub fn claim(
+        self: &Arc<Self>,
+        kind: OrganisationKind,
+        now: Instant,
+        max_calls: usize,
+    ) -> Option<Claim> {
+        let taken = self.lock().claim(kind, now, max_calls)?;
         Some(Claim::new(taken, self))
     }
 
@@ -219,14 +236,15 @@ impl MessageQueue {
         Claim::all(taken, self)
     }
 
-    /// When the next call may start, with at most `max_calls` under way.
-    pub fn next(&self, now: Instant, max_calls: usize) -> Next {
-        self.lock().queue.next(now, max_calls)
+    /// When the next call for an organisation of this kind may start, with at most `max_calls` under
+    /// way for all of the kind.
+    pub fn next(&self, kind: OrganisationKind, now: Instant, max_calls: usize) -> Next {
+        self.lock().queue.next(kind, now, max_calls)
     }
 
-    /// Calls under way.
-    pub fn calls(&self) -> usize {
-        self.lock().queue.calls()
+    /// Calls under way for organisations of this kind.
+    pub fn calls(&self, kind: OrganisationKind) -> usize {
+        self.lock().queue.calls(kind)
     }
 
     /// Waits until a call has ended since the last wait.
@@ -356,13 +374,7 @@ impl MessageQueue {
 
     /// How much is pending.
     pub fn pending(&self) -> Pending {
-        let entries = self.lock();
-        Pending {
-            messages: entries.len(),
-            in_flight: entries.in_flight,
-            bytes: self.budget.in_use(),
-            due_organisations: entries.due_organisations(),
-        }
+        self.lock().pending(self.budget.in_use())
     }
 
     /// Makes waiting messages due at once, for one last attempt: those that are known not to be

@@ -35,6 +35,7 @@ use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
 use crate::operator::observer::Observer;
+use crate::providers::Providers;
 use crate::queue::MessageQueue;
 use crate::quota;
 use crate::ses::credentials::Credentials;
@@ -47,7 +48,9 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 
 use administration::Administration;
-use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
+use background::{
+    Delivering, answer_others, deliver, follow_quota, receive, report_simulated, send, upkeep,
+};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -69,6 +72,7 @@ pub(crate) use store::postgres_server;
 mod administration;
 mod background;
 mod bodies;
+mod captured;
 mod check;
 mod dev;
 mod error;
@@ -106,7 +110,7 @@ pub struct Service {
     address: SocketAddr,
     store: Store,
     queue: Arc<MessageQueue>,
-    dispatcher: Arc<Dispatcher<SesClient>>,
+    dispatcher: Arc<Dispatcher<Providers>>,
     intake: Arc<Intake>,
     api: Api,
     drain: Drain,
@@ -164,7 +168,8 @@ impl Service {
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, memory_limit::pending_bytes(config)));
-        let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        let providers = Providers::new(ses.clone(), config.test.capture);
+        let dispatcher = dispatcher(config, &store, &queue, providers, &clock);
         let survived = dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
@@ -177,6 +182,7 @@ impl Service {
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events = event_processor(&store, &queue, &clock);
+        report_simulated(&mut background, dispatcher.provider().simulated(), &events);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
@@ -217,6 +223,7 @@ impl Service {
         let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let operators = Operators::start(listeners.operators, observer, Arc::clone(&admin), key);
+        captured::show(owner, &operators, dispatcher.provider().simulated());
         let tls = listeners.tls.clone();
         let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
         let (drain, signal) = Drain::new();
@@ -290,7 +297,7 @@ impl Service {
     }
 
     /// What sends them.
-    pub fn dispatcher(&self) -> &Arc<Dispatcher<SesClient>> {
+    pub fn dispatcher(&self) -> &Arc<Dispatcher<Providers>> {
         &self.dispatcher
     }
 
@@ -309,7 +316,7 @@ impl Service {
     }
 
     /// What shows whether the service is alive.
-    fn vitals(&self) -> Vitals<SesClient> {
+    fn vitals(&self) -> Vitals<Providers> {
         Vitals {
             store: self.store.clone(),
             dispatcher: Arc::clone(&self.dispatcher),
@@ -414,6 +421,11 @@ impl Service {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
         }
+        // Due or not: nothing keeps them for the next process.
+        let reported = self.dispatcher.provider().simulated().report_all(&self.events);
+        if timeout(LAST_ANSWERS, reported).await.is_err() {
+            warn!("the store did not take events of test organisations; they are lost");
+        }
         self.administration.ended().await;
         self.delivering.stop().await;
         self.background.shutdown().await;
@@ -450,13 +462,13 @@ fn dispatcher(
     config: &Config,
     store: &Store,
     queue: &Arc<MessageQueue>,
-    ses: &SesClient,
+    providers: Providers,
     clock: &Clock,
-) -> Arc<Dispatcher<SesClient>> {
+) -> Arc<Dispatcher<Providers>> {
     Dispatcher::new(
         store.clone(),
         Arc::clone(queue),
-        ses.clone(),
+        providers,
         clock.clone(),
         settings(config),
         quota::initial_rate(config.sending.max_rate),

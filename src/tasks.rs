@@ -127,6 +127,8 @@ tasks! {
     DomainVerification "domain_verification" BeginAgain,
     /// Receives delivery events.
     Polling "polling" BeginAgain,
+    /// Reports events of test organisations' messages.
+    SimulatedEvents "simulated_events" BeginAgain,
     /// Keeps a task for each endpoint of webhooks.
     Webhooks "webhooks" BeginAgain,
     /// Delivers to one endpoint.

@@ -27,7 +27,7 @@ const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["admin", "cli"]),
     ("redb", &["store"]),
     ("reqwest", &["resolver", "ses", "webhooks"]),
-    ("simulator", &["cli", "service", "simulator"]),
+    ("simulator", &["cli", "providers", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];

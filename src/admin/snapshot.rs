@@ -1,7 +1,7 @@
 //! The running service at one moment. Metrics, the page, `status`, the conditions and the
 //! supervisor's line are views of it. Must not know how any of them prints it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use crate::clock::{Clock, Jump};
 use crate::dispatch::SendingStatus;
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::Webhook;
 use crate::http::connections::Closed;
@@ -63,6 +64,8 @@ pub struct Snapshot {
     pub certificate: Option<CertificateState>,
     /// Names of the organisations.
     pub names: BTreeMap<OrganisationId, String>,
+    /// The test organisations among them.
+    pub tests: BTreeSet<OrganisationId>,
     /// Answers of the store.
     pub stored: Stored,
     /// Rows that cannot be read.
@@ -339,6 +342,7 @@ pub struct NamedCounts {
     pub id: Option<OrganisationId>,
     /// Its name, as it is printed.
     pub name: String,
+    pub kind: OrganisationKind,
     pub counts: OrganisationCounts,
 }
 
@@ -348,17 +352,37 @@ impl Snapshot {
         self.names.get(&id).cloned().unwrap_or_else(|| format!("{REMOVED_MARK}{}", id.0))
     }
 
+    /// Returns the kind of an organisation. One that was removed counts as one of production.
+    pub fn kind(&self, id: OrganisationId) -> OrganisationKind {
+        if self.tests.contains(&id) { OrganisationKind::Test } else { OrganisationKind::Production }
+    }
+
+    /// Messages of production that were accepted since the start.
+    pub fn accepted_in_production(&self) -> u64 {
+        let all = self.organisations.iter();
+        let production = all.filter(|(id, _)| self.kind(**id) == OrganisationKind::Production);
+        production.map(|(_, counts)| counts.accepted).sum()
+    }
+
     /// Returns the organisations' counts as they are printed, those beyond the limit as one.
     pub fn organisations(&self) -> Vec<NamedCounts> {
         let mut all = self.organisations.iter();
         let own = all.by_ref().take(MAX_ORGANISATIONS);
         let mut printed: Vec<_> = own
-            .map(|(&id, &counts)| NamedCounts { id: Some(id), name: self.name(id), counts })
+            .map(|(&id, &counts)| NamedCounts {
+                id: Some(id),
+                name: self.name(id),
+                kind: self.kind(id),
+                counts,
+            })
             .collect();
-        let others = all.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
+        // Alarms look at their sum, and test organisations are none of their matter.
+        let others = all.filter(|(id, _)| self.kind(**id) == OrganisationKind::Production);
+        let others = others.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
         printed.extend(others.map(|counts| NamedCounts {
             id: None,
             name: OTHERS.to_owned(),
+            kind: OrganisationKind::Production,
             counts,
         }));
         printed

@@ -15,6 +15,7 @@ use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::search::MessageFilter;
@@ -428,7 +429,7 @@ fn instant(name: &str, value: &str) -> Result<Timestamp, FieldError> {
 }
 
 /// A page of records: `{"emails":[…],"next":…}`, in the order given.
-pub fn emails(listing: Listing) -> Bytes {
+pub fn emails(kind: OrganisationKind, listing: Listing) -> Bytes {
     #[derive(Serialize)]
     struct Emails {
         emails: Vec<MessageView>,
@@ -436,7 +437,9 @@ pub fn emails(listing: Listing) -> Bytes {
     }
     let records = listing.messages.into_iter();
     page_to_json(&Emails {
-        emails: records.map(|(message, live)| MessageView::new(message, live.as_ref())).collect(),
+        emails: records
+            .map(|(message, live)| MessageView::new(kind, message, live.as_ref()))
+            .collect(),
         next: listing.next.map(|id| id.to_string()),
     })
 }
@@ -467,8 +470,8 @@ pub fn accepted_batch(all: &[Accepted]) -> Bytes {
 }
 
 /// A message's record.
-pub fn message(message: Message, live: Option<&Live>) -> Bytes {
-    to_json(&MessageView::new(message, live))
+pub fn message(kind: OrganisationKind, message: Message, live: Option<&Live>) -> Bytes {
+    to_json(&MessageView::new(kind, message, live))
 }
 
 /// A message's events: `{"events":[…]}`, in the order given.
@@ -491,13 +494,14 @@ pub fn timeline(entries: Vec<Entry>) -> Bytes {
 }
 
 /// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.
-pub fn feed(entries: &[FeedEntry], next: String) -> Bytes {
+pub fn feed(kind: OrganisationKind, entries: &[FeedEntry], next: String) -> Bytes {
     #[derive(Serialize)]
     struct Feed {
         events: Vec<FeedEventView>,
         next: String,
     }
-    page_to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
+    let events = entries.iter().map(|entry| FeedEventView::new(kind, entry)).collect();
+    page_to_json(&Feed { events, next })
 }
 
 /// A JSON document and a line break, so that a terminal's prompt stands below it. White space

@@ -27,9 +27,10 @@ pub(super) fn added(added: &Organisation) -> String {
 }
 
 pub(super) fn table(list: &Organisations) -> String {
-    let mut table = Table::new(["ID", "NAME"]);
+    let mut table = Table::new(["ID", "NAME", "TEST"]);
     for organisation in &list.organisations {
-        table.row([&organisation.id.to_string(), &organisation.name]);
+        let test = if organisation.test { "test" } else { "" };
+        table.row([&*organisation.id.to_string(), &organisation.name, test]);
     }
     table.or("no organisations; pillarbox org add NAME adds one")
 }

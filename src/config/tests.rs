@@ -87,7 +87,8 @@ fn the_example_names_every_key() {
 #[test]
 fn every_key_is_read_from_the_file_and_from_its_variable() {
     for key in KEYS {
-        let takes_true = ["ses.tracking_override", "sending.keep_bodies"].contains(&key);
+        let takes_true =
+            ["ses.tracking_override", "sending.keep_bodies", "test.capture"].contains(&key);
         let bad = if takes_true { "1" } else { "true" };
         let file = match key.rsplit_once('.') {
             Some((section, name)) => format!("[{section}]\n{name} = {bad}"),

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
-use crate::config::{Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
+use crate::config::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
@@ -251,6 +251,15 @@ pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
     match (&given.value, given.variable_text()) {
         (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(KeepBodies::Yes),
         (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(KeepBodies::No),
+        _ => Err("true or false".to_owned()),
+    }
+}
+
+/// Whether mail of test organisations is kept to be looked at.
+pub(super) fn capture(given: &Given) -> Result<Capture, String> {
+    match (&given.value, given.variable_text()) {
+        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(Capture::Yes),
+        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(Capture::No),
         _ => Err("true or false".to_owned()),
     }
 }

@@ -17,9 +17,10 @@ use prometheus_client::registry::Registry;
 
 use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::process::unix_seconds;
-use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth};
+use crate::admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::http::connections::Closed;
@@ -264,7 +265,8 @@ static METRICS: [Metric; 68] = [
         |s| organisations(s, |one| one.hard_bounces)),
     counters("pillarbox_organisation_events", "Delivery events, repeats not counted.",
         |s| s.organisations().into_iter().flat_map(|one| EventType::ALL.map(|event_type| {
-            let labels = vec![("organisation", one.name.clone()), ("type", event_type.as_str().to_owned())];
+            let mut labels = labels_of(&one);
+            labels.push(("type", event_type.as_str().to_owned()));
             (labels, one.counts.events(event_type))
         })).collect()),
     gauges("pillarbox_webhook_failing", "1 while the last attempts to deliver to the endpoint failed.",
@@ -318,7 +320,16 @@ fn nodes(s: &Snapshot) -> Vec<(Labels, f64)> {
 
 fn organisations(s: &Snapshot, count: impl Fn(&OrganisationCounts) -> u64) -> Vec<(Labels, u64)> {
     let organisations = s.organisations().into_iter();
-    organisations.map(|one| (vec![("organisation", one.name)], count(&one.counts))).collect()
+    organisations.map(|one| (labels_of(&one), count(&one.counts))).collect()
+}
+
+/// Labels of an organisation. Alerts leave out those of a test organisation, which has one more.
+fn labels_of(one: &NamedCounts) -> Labels {
+    let mut labels = vec![("organisation", one.name.clone())];
+    if one.kind == OrganisationKind::Test {
+        labels.push(("test", "true".to_owned()));
+    }
+    labels
 }
 
 fn endpoints(s: &Snapshot, value: impl Fn(&Webhook, &EndpointStatus) -> f64) -> Vec<(Labels, f64)> {

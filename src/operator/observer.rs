@@ -19,6 +19,7 @@ use crate::domain::attempt::ProblemKind;
 use crate::domain::event::EventType;
 use crate::domain::id::MessageId;
 use crate::domain::message::Cancellation;
+use crate::domain::organisation::{Organisation, OrganisationKind};
 use crate::domain::time::Timestamp;
 use crate::events::metrics::DocumentType;
 use crate::http::connections::Closed;
@@ -81,7 +82,7 @@ impl Observer {
             self.history.look(snapshot.at, &snapshot.organisations());
             self.trends().look(now, &snapshot);
             let conditions = conditions::all(&snapshot);
-            let accepted = snapshot.totals.accepted > before.1.totals.accepted;
+            let accepted = snapshot.accepted_in_production() > before.1.accepted_in_production();
             // Before the nodes are looked at: this one's line is of the same moment.
             parts.store.say_load(NodeLoad {
                 pending: snapshot.sending.pending.messages as u64,
@@ -111,7 +112,8 @@ impl Observer {
         let (store, now) = (&parts.store, parts.clock.now());
         let this = store.nodes().into_iter().find(|node| node.seen_from == SeenFrom::Itself);
         let this = this.map_or_else(|| "NODE".to_owned(), |node| node.name);
-        let organisations = store.organisations().into_iter();
+        let organisations = store.organisations();
+        let is_test = |one: &&Organisation| one.kind == OrganisationKind::Test;
         Snapshot {
             at: now,
             is_stopping: parts.intake.is_closed(),
@@ -130,7 +132,8 @@ impl Observer {
                 is_refused: tls.is_refused(),
                 troubles: tls.troubles(now),
             }),
-            names: organisations.map(|one| (one.id, one.name.as_str().to_owned())).collect(),
+            tests: organisations.iter().filter(is_test).map(|one| one.id).collect(),
+            names: organisations.iter().map(|one| (one.id, one.name.as_str().to_owned())).collect(),
             ..Snapshot::default()
         }
     }
@@ -138,7 +141,7 @@ impl Observer {
     /// Returns everything, with the last answers of the store.
     fn whole(&self) -> Snapshot {
         let parts = &self.parts;
-        let (store, ses) = (&parts.store, parts.dispatcher.provider());
+        let (store, ses) = (&parts.store, parts.dispatcher.provider().ses());
         let mut snapshot = Snapshot {
             stored: Stored::clone(&self.stored.load()),
             damaged: store.damaged(),
@@ -264,7 +267,8 @@ impl Demand {
     /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
-        let is_busy = accepted || pending.messages > 0;
+        // Those of test organisations wait for no pace.
+        let is_busy = accepted || pending.messages > pending.test_messages;
         self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
         let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
         waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))

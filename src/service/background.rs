@@ -17,6 +17,7 @@ use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::drain::DrainSignal;
 use crate::intake::Intake;
+use crate::providers::{Providers, SimulatedProvider};
 use crate::quota::AccountCheck;
 use crate::service::store;
 use crate::ses::SesClient;
@@ -33,7 +34,7 @@ const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 
 /// Sends until the service stops.
 pub(super) fn send(
-    dispatcher: &Arc<Dispatcher<SesClient>>,
+    dispatcher: &Arc<Dispatcher<Providers>>,
     mut phases: watch::Receiver<Phase>,
 ) -> JoinHandle<()> {
     let sending = Arc::clone(dispatcher).run(phases.clone());
@@ -51,6 +52,18 @@ pub(super) fn receive(
     tokio::spawn(Task::Polling.again_until(signal.clone().stopped(), move || {
         poll::run(sqs_queue.clone(), Arc::clone(&events), signal.clone().stopped())
     }))
+}
+
+/// Has the events of test organisations' messages taken in as they become due.
+pub(super) fn report_simulated(
+    tasks: &mut JoinSet<()>,
+    simulated: &Arc<SimulatedProvider>,
+    events: &Arc<EventProcessor>,
+) {
+    let (simulated, events) = (Arc::clone(simulated), Arc::clone(events));
+    tasks.spawn(
+        Task::SimulatedEvents.again(move || Arc::clone(&simulated).run(Arc::clone(&events))),
+    );
 }
 
 /// What delivers to endpoints.
@@ -150,7 +163,7 @@ pub(super) fn follow_quota(
     tasks: &mut JoinSet<()>,
     config: &Config,
     ses: &SesClient,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
+    dispatcher: &Arc<Dispatcher<Providers>>,
 ) -> (watch::Sender<MaxRate>, watch::Receiver<AccountCheck>) {
     let (max_rate, rates) = watch::channel(config.sending.max_rate);
     let (check, account) = watch::channel(AccountCheck::Unasked);
@@ -168,7 +181,7 @@ pub(super) fn follow_quota(
 pub(super) fn upkeep(
     keeper: Timekeeper,
     store: &Store,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
+    dispatcher: &Arc<Dispatcher<Providers>>,
     intake: &Arc<Intake>,
     ses: &SesClient,
     clock: &Clock,

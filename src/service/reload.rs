@@ -88,6 +88,7 @@ impl Service {
             ("trusted_proxies", old.trusted_proxies != new.trusted_proxies),
             ("sending.request_timeout", request_timeout),
             ("sending.keep_bodies", old.sending.keep_bodies != new.sending.keep_bodies),
+            ("test.capture", old.test.capture != new.test.capture),
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),

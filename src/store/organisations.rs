@@ -70,6 +70,11 @@ impl Store {
     pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
         self.directory().load().organisation(id).cloned()
     }
+
+    /// Kind of the organisation with this number; `None` if it is not there, or not any more.
+    pub fn organisation_kind(&self, id: OrganisationId) -> Option<OrganisationKind> {
+        self.directory().load().organisation(id).map(|organisation| organisation.kind)
+    }
 }
 
 fn add(

@@ -45,6 +45,7 @@ mod stop;
 mod systemd;
 #[cfg(debug_assertions)]
 mod tasks;
+mod test_organisations;
 mod timeline;
 pub(crate) mod tls;
 mod tracking;

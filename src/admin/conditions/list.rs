@@ -12,6 +12,7 @@ use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, WebhookState};
 use crate::error_chain::without_full_stop;
@@ -582,7 +583,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
         "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
          above half of SES's limit of 5 %",
         "Its list is old or its sign-up unchecked. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
@@ -594,7 +595,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
         "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
          recipients, are above half of SES's limit of 0.1 %",
         "Find out what it sends, and to whom. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours was complained about; SES \
@@ -603,6 +604,11 @@ pub(super) static OBSERVED: [Definition; 25] = [
         },
     ),
 ];
+
+/// Those of production: SES judges the account by them alone.
+fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
+    all.iter().filter(|one| one.kind == OrganisationKind::Production)
+}
 
 /// Tells of endpoints one by one, and of those beyond the limit by their number.
 fn endpoints<T>(

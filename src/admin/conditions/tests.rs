@@ -6,6 +6,7 @@ use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::{DailyQuota, RecentCalls};
 use crate::domain::feed::FeedTypes;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -437,7 +438,12 @@ fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
             complaints,
             ..OrganisationCounts::default()
         };
-        codes(|s| s.recent.day = vec![NamedCounts { id: None, name: "acme".to_owned(), counts }])
+        let of = |kind| {
+            let name = "acme".to_owned();
+            codes(|s| s.recent.day = vec![NamedCounts { id: None, name, kind, counts }])
+        };
+        assert!(of(OrganisationKind::Test).is_empty(), "SES knows nothing of it");
+        of(OrganisationKind::Production)
     };
     assert!(day(99, 99, 99).is_empty());
     assert!(day(1_000, 25, 0).is_empty());
