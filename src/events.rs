@@ -25,8 +25,8 @@ const UNREAD_RECIPIENT: &str =
     "a recipient is not exactly one address, so it was not suppressed; suppress it by hand";
 
 /// Reason why the document of an event that was not taken in is kept.
-const OF_A_TEST_ORGANISATION: &str = "it names a test organisation, whose mail never goes to SES: something else sends from the \
-     account with that name";
+const OF_A_TEST_ORGANISATION: &str =
+    "it names a test organisation, whose mail never goes to SES; see what else sends by that name";
 
 /// Who made documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

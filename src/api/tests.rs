@@ -111,19 +111,19 @@ fn a_request_has_the_fields_that_the_code_takes() {
 #[test]
 fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     let record: Value =
-        serde_json::from_slice(&wire::message(OrganisationKind::Production, message(), None))
-            .unwrap();
+        serde_json::from_slice(&wire::message(OrganisationKind::Test, message(), None)).unwrap();
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
     let mut always = keys(&record);
     assert!(always.remove("metadata"), "it is there only if it was given");
+    assert!(always.remove("test"), "it is there only if it is true");
     assert_eq!(strings(&described["required"]), always);
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
     assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
     let listing =
         Listing { messages: vec![(message(), None)], looked_at: 0, next: Some(message().id) };
     let page: Value =
-        serde_json::from_slice(&wire::emails(OrganisationKind::Production, listing)).unwrap();
+        serde_json::from_slice(&wire::emails(OrganisationKind::Test, listing)).unwrap();
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
@@ -214,12 +214,9 @@ fn the_feed_has_the_parameters_and_fields_of_the_code() {
         entry(sent.clone(), FeedChange::Sent),
         entry(sent, FeedChange::Observed(event)),
     ];
-    let page: Value = serde_json::from_slice(&wire::feed(
-        OrganisationKind::Production,
-        &entries,
-        "next".to_owned(),
-    ))
-    .unwrap();
+    let page: Value =
+        serde_json::from_slice(&wire::feed(OrganisationKind::Test, &entries, "next".to_owned()))
+            .unwrap();
     assert_eq!(keys(&schema("FeedPage")["properties"]), keys(&page));
     let events = page["events"].as_array().unwrap();
     assert_eq!(keys(&schema("FeedEvent")["properties"]), keys(&events[0]));

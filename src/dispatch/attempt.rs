@@ -470,8 +470,8 @@ pub(super) enum Hold {
 pub(super) struct Started {
     /// When it was permitted.
     pub(super) at: Instant,
-    /// Count it as under way for the provider's health; `None` for a test organisation's. Gone before `call`, whose end wakes the
-    /// dispatcher.
+    /// Count it as under way for the provider's health; `None` for a test organisation's. Gone before
+    /// `call`, whose end wakes the dispatcher.
     pub(super) marks: Option<CallMarks>,
     pub(super) call: Call,
     pub(super) envelope: Envelope<'static>,
