@@ -62,7 +62,10 @@ use live::LiveView;
 use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
 use node::Nodes;
 use options::{StatusParser, flag};
-use organisation::{Organisation, OrganisationRemoved, Organisations};
+use organisation::{
+    Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed, Organisations,
+    SendsWhilePaused,
+};
 use restart::{RestartBegun, Restarts, RunningProgram};
 use status::{Acknowledged, ClockConfirmed, PageAddress, ServiceStatus, SmtpListener};
 use suppression::{
@@ -188,6 +191,21 @@ calls! {
         /// Name.
         name: String,
     } -> OrganisationRemoved: AllNodes => organisation::remove;
+
+    /// Pause an organisation: no call for it starts, and its messages wait. Their time goes on.
+    "organisation-pause" OrganisationPause {
+        /// Name.
+        name: String,
+        #[command(flatten)]
+        #[serde(default)]
+        sends: SendsWhilePaused,
+    } -> OrganisationPaused: AllNodes => organisation::pause;
+
+    /// Resume an organisation: its messages are sent again.
+    "organisation-resume" OrganisationResume {
+        /// Name.
+        name: String,
+    } -> OrganisationResumed: AllNodes => organisation::resume;
 
     /// Create an API key and print it. It is shown only once.
     "key-add" KeyAdd {

@@ -11,9 +11,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::admin::{
     ClockConfirm, DeadLetterClear, DeadLetterList, DeadLetterShow, DomainAdd, DomainCheck,
     DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, MessageCancel, MessageList, MessageShow,
-    NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationList, OrganisationRemove,
-    SuppressionAdd, SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove,
-    WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+    NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationList, OrganisationPause,
+    OrganisationRemove, OrganisationResume, SuppressionAdd, SuppressionList, WebhookDeliveryList,
+    WebhookList, WebhookPause, WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate,
+    WebhookTest,
 };
 use crate::service::HandedBodies;
 
@@ -93,6 +94,8 @@ commands! {
     Org {
         Add(OrganisationAdd): org::added;
         List(OrganisationList): org::table;
+        Pause(OrganisationPause) => org::pause;
+        Resume(OrganisationResume) => org::resume;
         Remove(Confirmed<OrganisationRemove>) => org::remove;
     }
     Key {
@@ -159,7 +162,7 @@ enum Command {
     Dev(run::DevArgs),
     /// Run only the simulator of SES, for tests of your own programs.
     Simulator(run::SimulatorArgs),
-    /// Add, list and remove organisations.
+    /// Add, list, pause, resume and remove organisations.
     Org(Group<Org>),
     /// Create, list and revoke API keys.
     Key(Group<Key>),

@@ -36,6 +36,7 @@ use throttle::Throttle;
 use token_bucket::Rate;
 
 pub use cancel::Cancelled;
+pub use pauses::{PausedByOperator, PausedMessages};
 pub use provider_health::Evidence;
 pub use recent_calls::RecentCalls;
 pub use throttle::DailyQuota;
@@ -46,6 +47,7 @@ pub mod circuit_breaker;
 mod drain;
 pub mod metrics;
 mod paused_domains;
+mod pauses;
 mod provider_health;
 pub mod recent_calls;
 mod refusal_runs;
@@ -451,6 +453,7 @@ impl<P: Provider> Dispatcher<P> {
         for (claim, end) in taken_up {
             self.end(claim, end, &mut attempts);
         }
+        self.follow_pauses().await;
         {
             let expiry = self.expire();
             let over = over(phase.clone());
@@ -484,7 +487,10 @@ impl<P: Provider> Dispatcher<P> {
                     () = self.store.writable(), if wait == Wait::ForTheStore => {}
                     () = wake_at(wait, entered) => {}
                     () = self.changed.notified() => {}
-                    Ok(()) = directory.changed() => self.reconsider_domains(),
+                    Ok(()) = directory.changed() => {
+                        self.reconsider_domains();
+                        self.follow_pauses().await;
+                    }
                     () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
                     Ok(()) = phase.changed() => {}
                 }
@@ -529,9 +535,9 @@ impl<P: Provider> Dispatcher<P> {
             if let Some(wait) = self.throttle().wait(now) {
                 return wait;
             }
-            let _starting = self.starting.lock().await;
+            let starting = self.starting.lock().await;
             let Some(claim) = self.queue.claim(now, max) else { return Wait::ForAMessage };
-            self.start(claim, now, attempts).await;
+            self.start(claim, now, attempts, &starting).await;
         }
         Wait::Not
     }
@@ -539,11 +545,30 @@ impl<P: Provider> Dispatcher<P> {
     /// Starts the call that a message's turn is for, unless something forbids or delays it. What
     /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
     /// permitted, however late its task runs: what is learned meanwhile was not known to it.
-    async fn start(self: &Arc<Self>, mut claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
+    async fn start(
+        self: &Arc<Self>,
+        mut claim: Claim,
+        now: Instant,
+        attempts: &mut JoinSet<()>,
+        starting: &tokio::sync::MutexGuard<'_, ()>,
+    ) {
         let dispatcher = Arc::clone(self);
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
+            // Last, because the store may have taken long to say all else.
+            Ok(Hold::None(_)) if self.store.pause(claim.message.organisation).is_some() => {
+                self.follow_pauses_while(starting);
+                if let Some((claim, end)) = claim.put_back_as_new() {
+                    self.end(claim, end, attempts);
+                }
+            }
+            // On several nodes, this one may not know any more what the others were told.
+            Ok(Hold::None(_)) if self.store.health() == StoreHealth::Refusing => {
+                if let Some((claim, end)) = claim.put_back_untried(now) {
+                    self.end(claim, end, attempts);
+                }
+            }
             Ok(Hold::None(envelope)) => {
                 let marks = self.take(&claim, now);
                 let call = claim.start_call();

@@ -1,6 +1,6 @@
 //! Intake: from a well-formed request of a known organisation to a durable message in the queue.
 //!
-//! Keeps the contract's order of checks: sender domain, suppression, replay, capacity, store. It
+//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, capacity, store. It
 //! knows nothing of HTTP.
 
 use std::fmt::Display;
@@ -15,7 +15,7 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::Organisation;
+use crate::domain::organisation::{Organisation, PausedRequests};
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::in_flight::InFlight;
@@ -44,6 +44,8 @@ pub enum Refusal {
         /// The recipient's field.
         field: String,
     },
+    /// An operator has paused the organisation, and its requests are refused.
+    Paused,
     /// The byte budget of pending messages, or the organisation's share of it, is used up.
     QueueFull(NoRoom),
     /// The record could not be made durable.
@@ -214,6 +216,11 @@ impl Intake {
         let under_way = self.under_way.enter();
         if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
+        }
+        // The caller's copy of the organisation is as old as its request.
+        let pause = self.store.pause(organisation.id);
+        if pause.is_some_and(|pause| pause.requests == PausedRequests::Refused) {
+            return Err(Refusal::Paused);
         }
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(admitted);

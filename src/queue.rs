@@ -5,6 +5,7 @@
 //! of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
 //! its message.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -69,6 +70,15 @@ pub enum Gate {
     Closed,
 }
 
+/// How much of an organisation is pending.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Messages that wait for an attempt.
+    pub waiting: usize,
+    /// Calls under way.
+    pub calls_under_way: usize,
+}
+
 /// How much is pending.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pending {
@@ -76,6 +86,8 @@ pub struct Pending {
     pub messages: usize,
     /// Of these, the ones with a call under way.
     pub in_flight: usize,
+    /// Of these, the ones that wait because an operator has paused their organisation.
+    pub paused: usize,
     /// Bytes of the budget in use.
     pub bytes: usize,
     /// Organisations with a message that is due and waits for its call.
@@ -280,6 +292,35 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
+    /// Sets which organisations an operator has paused. The messages of all others may go as their
+    /// gates let them.
+    pub fn set_paused(&self, paused: HashSet<OrganisationId>) {
+        self.lock().queue.set_paused(paused);
+        self.changed.notify_one();
+    }
+
+    /// How much of an organisation is pending.
+    pub fn backlog(&self, organisation: OrganisationId) -> Backlog {
+        self.lock().queue.backlog(organisation)
+    }
+
+    /// When the oldest pending message of each of these organisations was accepted. Takes time in
+    /// proportion to what was accepted before and is pending.
+    pub fn oldest_of(
+        &self,
+        mut organisations: HashSet<OrganisationId>,
+    ) -> BTreeMap<OrganisationId, Instant> {
+        let (mut found, mut after) = (BTreeMap::new(), None);
+        // In steps, so that sending does not wait for all of it.
+        while !organisations.is_empty() {
+            after = self.lock().oldest_of(&mut organisations, after, &mut found);
+            if after.is_none() {
+                break;
+            }
+        }
+        found
+    }
+
     /// Whether an organisation has messages that wait or are being sent.
     pub fn is_waiting(&self, organisation: OrganisationId) -> bool {
         self.lock().queue.is_waiting(organisation)
@@ -360,6 +401,7 @@ impl MessageQueue {
         Pending {
             messages: entries.len(),
             in_flight: entries.in_flight,
+            paused: entries.queue.paused_messages(),
             bytes: self.budget.in_use(),
             due_organisations: entries.due_organisations(),
         }

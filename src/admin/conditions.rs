@@ -32,6 +32,8 @@ const UNREACHABLE: Duration = Duration::from_mins(1);
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
 const NEAR_LIMIT: f64 = 0.8;
+/// How long before their end the messages of a paused organisation are told of.
+const ENDS_SOON: Duration = Duration::from_hours(1);
 /// The part of the daily quota below which little is left.
 const QUOTA_LOW: f64 = 0.1;
 /// How much longer than its retention a record may be there before the purge is behind.

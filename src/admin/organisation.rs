@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::all_nodes::OnAllNodes;
 use crate::admin::{
-    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, is_false,
-    organisation_name,
+    Admin, OrganisationAdd, OrganisationList, OrganisationPause, OrganisationRemove,
+    OrganisationResume, Refusal, is_false, organisation_name,
 };
-use crate::dispatch::Cancelled;
+use crate::dispatch::{Cancelled, PausedMessages};
 use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
 use crate::queue::Selection;
@@ -68,6 +69,43 @@ pub struct OrganisationRemoved {
     pub nodes_without_answer: Vec<String>,
 }
 
+/// What happens to the send requests of an organisation that is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SendsWhilePaused {
+    #[default]
+    Accept,
+    Refuse,
+}
+
+/// A paused organisation, with its messages on all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrganisationPaused {
+    pub name: String,
+    pub paused: Paused,
+    pub messages_waiting: usize,
+    /// Messages whose call to the provider was under way. What it comes to holds.
+    pub calls_under_way: usize,
+    /// When the first of the messages ends, if the organisation is paused until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_end: Option<String>,
+    /// Nodes that did not answer. They follow as soon as they reach the database, and start no call
+    /// without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrganisationResumed {
+    pub name: String,
+    pub messages_waiting: usize,
+    /// Nodes that did not answer. They follow as soon as they reach the database.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
+}
+
 pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
     let name = organisation_name(&call.name)?;
     let added = if call.test {
@@ -118,6 +156,74 @@ pub(super) async fn remove(
     })
 }
 
+pub(super) async fn pause(
+    admin: &Admin,
+    call: OrganisationPause,
+) -> Result<OrganisationPaused, Refusal> {
+    let organisation = admin.organisation(&call.name)?;
+    admin.require_no_earlier_node().await?;
+    let requests = match call.sends {
+        SendsWhilePaused::Accept => domain::PausedRequests::Accepted,
+        SendsWhilePaused::Refuse => domain::PausedRequests::Refused,
+    };
+    let now = admin.clock.now();
+    // One that is paused already stays so since then.
+    let set = move |one: &mut domain::Organisation| {
+        let since = one.pause.map_or(now, |pause| pause.since);
+        one.pause = Some(domain::Pause { since, requests });
+    };
+    let paused = admin.store.change_organisation(organisation.id, set).await?;
+    let pause = paused.and_then(|one| one.pause).ok_or_else(|| Admin::gone(&organisation))?;
+    let (messages, nodes_without_answer) = admin.follow_pauses(&organisation, "paused").await?;
+    let PausedMessages { waiting, calls_under_way, first_end } = messages;
+    Ok(OrganisationPaused {
+        name: organisation.name.as_str().to_owned(),
+        paused: pause.into(),
+        messages_waiting: waiting,
+        calls_under_way,
+        first_end: first_end.map(|end| end.to_string()),
+        nodes_without_answer,
+    })
+}
+
+pub(super) async fn resume(
+    admin: &Admin,
+    call: OrganisationResume,
+) -> Result<OrganisationResumed, Refusal> {
+    let organisation = admin.organisation(&call.name)?;
+    let resumed = admin.store.change_organisation(organisation.id, |one| one.pause = None).await?;
+    resumed.ok_or_else(|| Admin::gone(&organisation))?;
+    let (messages, nodes_without_answer) = admin.follow_pauses(&organisation, "resumed").await?;
+    Ok(OrganisationResumed {
+        name: organisation.name.as_str().to_owned(),
+        messages_waiting: messages.waiting,
+        nodes_without_answer,
+    })
+}
+
+impl Admin {
+    /// Has all nodes follow what was just stored for an organisation.
+    async fn follow_pauses(
+        &self,
+        organisation: &domain::Organisation,
+        done: &str,
+    ) -> Result<OnAllNodes<PausedMessages>, Refusal> {
+        self.follow_pauses_on_all(organisation.id).await.map_err(|error| {
+            Refusal::new(format!(
+                "it is stored that {name} is {done}, but it is not known whether all nodes follow \
+                 already ({error}); run the command again",
+                name = organisation.name
+            ))
+        })
+    }
+}
+
+impl From<domain::Pause> for Paused {
+    fn from(pause: domain::Pause) -> Self {
+        Self { since: pause.since.to_string(), requests: pause.requests.as_str().to_owned() }
+    }
+}
+
 fn shown(organisation: &domain::Organisation) -> Organisation {
     let domain::Organisation { id, name, kind, pause, limits } = organisation;
     let domain::Limits { per_minute, per_hour, per_day, per_month } = *limits;
@@ -126,10 +232,7 @@ fn shown(organisation: &domain::Organisation) -> Organisation {
         id: id.0,
         name: name.as_str().to_owned(),
         test: *kind == domain::OrganisationKind::Test,
-        paused: pause.map(|pause| Paused {
-            since: pause.since.to_string(),
-            requests: pause.requests.as_str().to_owned(),
-        }),
+        paused: pause.map(Paused::from),
         limits: has_limits.then_some(Limits { per_minute, per_hour, per_day, per_month }),
     }
 }

@@ -10,7 +10,7 @@ use crate::admin::REMOVED_MARK;
 use crate::admin::bodies::Bodies;
 use crate::admin::process::Process;
 use crate::clock::{Clock, Jump};
-use crate::dispatch::SendingStatus;
+use crate::dispatch::{PausedByOperator, SendingStatus};
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
@@ -96,6 +96,8 @@ pub struct Snapshot {
     pub tracking: TrackingOverride,
     /// True if the last message went without the override, because the endpoint does not know it.
     pub went_without_override: bool,
+    /// Organisations that operators have paused.
+    pub paused_by_operators: Vec<PausedByOperator>,
     /// Client connections.
     pub connections: Connections,
     pub process: Process,

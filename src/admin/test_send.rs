@@ -120,6 +120,9 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         intake::Refusal::Suppressed { .. } => {
             format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
         }
+        intake::Refusal::Paused => "the organisation is paused, and its requests are refused; \
+                                    pillarbox org resume ends that"
+            .to_owned(),
         intake::Refusal::QueueFull(_) => {
             "the queue is full: see pillarbox status for what holds up sending".to_owned()
         }

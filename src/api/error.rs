@@ -25,8 +25,11 @@ const MAX_FIELD_CHARS: usize = MAX_ECHO_CHARS + 40;
 /// Seconds that a client should wait while the storage is unavailable.
 const STORAGE_RETRY_SECONDS: u64 = 30;
 
+/// Seconds that a client should wait while an operator has paused its organisation.
+const PAUSED_RETRY_SECONDS: u64 = 60;
+
 /// Every code that a client can get.
-pub(super) const CODES: [&str; 19] = [
+pub(super) const CODES: [&str; 20] = [
     "BadRequest",
     "InvalidJson",
     "Unauthorized",
@@ -44,6 +47,7 @@ pub(super) const CODES: [&str; 19] = [
     "InternalError",
     "QueueFull",
     "StorageUnavailable",
+    "Paused",
     "ShuttingDown",
     "TooManyConnections",
 ];
@@ -86,6 +90,8 @@ pub enum ApiError {
     QueueFull(NoRoom),
     /// Too many listings of the organisation wait.
     TooManyListings,
+    /// An operator has paused the organisation, and its requests are refused.
+    Paused,
     /// The record could not be made durable.
     StorageUnavailable,
     /// The store did not say in time whether the record is durable.
@@ -109,6 +115,7 @@ impl ApiError {
             Self::QueueFull(_) | Self::TooManyListings => {
                 (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
             }
+            Self::Paused => (StatusCode::SERVICE_UNAVAILABLE, "Paused"),
             Self::StorageUnavailable | Self::OutcomeOpen => {
                 (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable")
             }
@@ -132,6 +139,7 @@ impl ApiError {
             | Self::NoMessage
             | Self::QueueFull(_)
             | Self::TooManyListings
+            | Self::Paused
             | Self::StorageUnavailable
             | Self::OutcomeOpen => self,
         }
@@ -192,6 +200,11 @@ impl ApiError {
                 let message = "too many listings of your organisation wait; try again later";
                 (message.into(), None, Some(RETRY_AT_ONCE_SECONDS))
             }
+            Self::Paused => {
+                let message = "the operator has paused your organisation: nothing was stored; try \
+                               again later";
+                (message.into(), None, Some(PAUSED_RETRY_SECONDS))
+            }
             Self::StorageUnavailable => {
                 let message = "the service cannot reach its storage for now: nothing was stored; \
                                try again later";
@@ -247,6 +260,7 @@ impl ApiError {
             Self::Suppressed { field: text() },
             Self::QueueFull(room),
             Self::TooManyListings,
+            Self::Paused,
             Self::StorageUnavailable,
             Self::OutcomeOpen,
         ];
@@ -302,6 +316,7 @@ impl From<Refusal> for ApiError {
                 Self::UnverifiedDomain { field: "from".to_owned(), domain: domain.to_string() }
             }
             Refusal::Suppressed { field } => Self::Suppressed { field },
+            Refusal::Paused => Self::Paused,
             Refusal::QueueFull(room) => Self::QueueFull(room),
             Refusal::StorageUnavailable => Self::StorageUnavailable,
             Refusal::OutcomeOpen => Self::OutcomeOpen,

@@ -1,8 +1,11 @@
 //! `org`: organisations.
 
-use crate::admin::OrganisationRemove;
 use crate::admin::message::QueuedMessages;
-use crate::admin::organisation::{Organisation, OrganisationRemoved, Organisations};
+use crate::admin::organisation::{
+    Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed, Organisations,
+    Paused,
+};
+use crate::admin::{OrganisationPause, OrganisationRemove, OrganisationResume};
 use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
@@ -19,6 +22,26 @@ pub(super) async fn remove(
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
+/// Effect of a pause on a node that did not answer.
+const PAUSES_BY_ITSELF: &str = "such a node stops its calls as soon as it reaches the database, and \
+                                starts none later than 20 seconds after it last did; what it holds is \
+                                not counted here";
+/// The same for the end of a pause.
+const RESUMES_BY_ITSELF: &str = "such a node sends again as soon as it reaches the database";
+
+pub(super) async fn pause(session: &Session, call: OrganisationPause) -> Result<String, CliError> {
+    let answer = session.call(call).await?;
+    on_all_nodes(session.show(&answer, paused), &answer.nodes_without_answer, PAUSES_BY_ITSELF)
+}
+
+pub(super) async fn resume(
+    session: &Session,
+    call: OrganisationResume,
+) -> Result<String, CliError> {
+    let answer = session.call(call).await?;
+    on_all_nodes(session.show(&answer, resumed), &answer.nodes_without_answer, RESUMES_BY_ITSELF)
+}
+
 pub(super) fn added(added: &Organisation) -> String {
     format!(
         "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add --org {0}\n",
@@ -27,11 +50,37 @@ pub(super) fn added(added: &Organisation) -> String {
 }
 
 pub(super) fn table(list: &Organisations) -> String {
-    let mut table = Table::new(["ID", "NAME"]);
+    let mut table = Table::new(["ID", "NAME", "PAUSED"]);
     for organisation in &list.organisations {
-        table.row([&organisation.id.to_string(), &organisation.name]);
+        let paused = organisation.paused.as_ref().map_or_else(|| "no".to_owned(), since);
+        table.row([&organisation.id.to_string(), &organisation.name, &paused]);
     }
     table.or("no organisations; pillarbox org add NAME adds one")
+}
+
+fn since(Paused { since, requests }: &Paused) -> String {
+    format!("since {since}, its sends are {requests}")
+}
+
+fn paused(paused: &OrganisationPaused) -> String {
+    let OrganisationPaused { name, messages_waiting, calls_under_way, .. } = paused;
+    let end = match &paused.first_end {
+        Some(end) => format!(
+            "; if {name} is still paused at {end}, the first of them fails, because \
+             sending.retry_for goes on"
+        ),
+        None => "; what waits fails once sending.retry_for is over".to_owned(),
+    };
+    format!(
+        "{name} is paused {}; messages that wait: {messages_waiting}, calls under way: \
+         {calls_under_way}{end}\n",
+        since(&paused.paused)
+    )
+}
+
+fn resumed(resumed: &OrganisationResumed) -> String {
+    let OrganisationResumed { name, messages_waiting, .. } = resumed;
+    format!("{name} is not paused; messages that wait: {messages_waiting}\n")
 }
 
 fn removed(removed: &OrganisationRemoved) -> String {

@@ -391,6 +391,7 @@ fn stop(loss: &StopLoss) -> String {
         (loss.waiting_for_provider, "wait for the provider or the store, and get no further"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
+        (loss.waiting_for_resume, "wait for their organisation to be resumed"),
         (loss.beyond_pace, "do not fit into the drain at this pace and quota"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);

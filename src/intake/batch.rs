@@ -51,7 +51,7 @@ enum Answer {
 /// What is left to do with the new messages of a batch.
 enum Rest {
     Accept(Vec<NewMessage>),
-    /// There is no room for them, unless the keys of all of them are those of messages that are
+    /// They cannot be taken, unless the keys of all of them are those of messages that are
     /// being committed now.
     Refuse {
         refusal: Refusal,

@@ -125,7 +125,7 @@ const fn counters(
 
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
-static METRICS: [Metric; 68] = [
+static METRICS: [Metric; 71] = [
     gauges("pillarbox_build_info", "Always 1; the label is the version that runs.",
         |_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)]),
     gauge("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
@@ -163,6 +163,8 @@ static METRICS: [Metric; 68] = [
         |s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed))),
     gauge("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         |s| size(s.sending.pending.messages)),
+    gauge("pillarbox_queue_paused_messages", "Pending messages that wait because an operator has paused their organisation.",
+        |s| size(s.sending.pending.paused)),
     gauge("pillarbox_queue_in_flight_messages", "Pending messages whose call to the provider is under way.",
         |s| size(s.sending.pending.in_flight)),
     gauge("pillarbox_queue_bytes", "Memory that pending messages use.",
@@ -186,6 +188,16 @@ static METRICS: [Metric; 68] = [
         |s| flag(s.sending.recent_calls.are_slow())),
     gauge("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while others do not.",
         |s| size(s.sending.paused_organisations.len())),
+    gauge("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
+        |s| size(s.paused_by_operators.len())),
+    gauge("pillarbox_paused_first_end_seconds",
+        "Seconds until the first message fails of those whose organisation an operator has paused; \
+         absent if none waits.",
+        |s| {
+            let ends = s.paused_by_operators.iter().filter_map(|one| one.messages.first_end);
+            let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
+            Some(Duration::from_millis(left).as_secs_f64())
+        }),
     gauge("pillarbox_held_refusals", "Refusals by the provider that messages of an organisation get alike, so that they wait.",
         |s| size(s.sending.held_refusals.len())),
     gauge("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",

@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::admin::conditions::{self, LATELY, STORE_FAILED};
-use crate::admin::live::{Cancelling, LiveView, Looking};
+use crate::admin::live::{Cancelling, LiveView, Looking, Pausing};
 use crate::admin::process::Process;
 use crate::admin::snapshot::{
     CertificateState, Connections, Snapshot, Stored, TakenIn, TaskFaults, Totals,
 };
 use crate::domain::attempt::ProblemKind;
 use crate::domain::event::EventType;
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
 use crate::domain::time::Timestamp;
 use crate::events::metrics::DocumentType;
@@ -160,6 +160,7 @@ impl Observer {
                 keyless: parts.connections.keyless(),
                 closed: Closed::ALL.map(|reason| parts.connections.closed(reason)),
             },
+            paused_by_operators: parts.dispatcher.paused_by_operators(),
             process: Process::now(),
             started: parts.started,
             taken_in: parts.has_events.then(|| self.taken_in()),
@@ -245,6 +246,13 @@ impl LiveView for Observer {
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
         Box::pin(async move { self.parts.dispatcher.cancel(&selection, why).await })
     }
+
+    fn follow_pauses(&self, organisation: OrganisationId) -> Pausing<'_> {
+        Box::pin(async move {
+            self.parts.dispatcher.follow_pauses().await;
+            self.parts.dispatcher.paused_messages(organisation)
+        })
+    }
 }
 
 fn faults_of(task: Task) -> TaskFaults {
@@ -264,7 +272,8 @@ impl Demand {
     /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
-        let is_busy = accepted || pending.messages > 0;
+        // A paused backlog needs no pace, which others may then have.
+        let is_busy = accepted || pending.messages > pending.paused;
         self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
         let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
         waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))

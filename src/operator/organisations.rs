@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::admin::Admin;
 use crate::admin::domain::Domain;
+use crate::admin::organisation::Paused;
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
@@ -38,6 +39,8 @@ pub(super) struct OrganisationPage {
 struct Organisation {
     id: u32,
     name: String,
+    /// Since when an operator has paused it, if one has.
+    paused: Option<Paused>,
     /// How many API keys it has.
     keys: usize,
     /// When one of them was last used, if one was.
@@ -98,6 +101,7 @@ pub(super) async fn organisations(
         Organisation {
             id: id.0,
             name: organisation.name.as_str().to_owned(),
+            paused: organisation.pause.map(Paused::from),
             keys,
             last_used_at: used.map(|at| at.to_string()),
             domain_count: own.len(),

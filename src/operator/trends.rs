@@ -19,7 +19,7 @@ pub(super) struct Trends {
     totals: Window<Totals>,
     minutes: Window<Accounts>,
     day: Window<Accounts>,
-    /// When the queue was last empty or a message sent, and how many were sent by then.
+    /// When nothing was left to send, or a message was sent, the last time, and how many were sent by then.
     progress: (Instant, u64),
 }
 
@@ -42,7 +42,8 @@ impl Trends {
         self.minutes.look(now, accounts);
         self.day.look(now, accounts);
         let sending = &snapshot.sending;
-        if sending.pending.messages == 0 || sending.sent != self.progress.1 {
+        // What an operator has paused waits as it should.
+        if sending.pending.messages == sending.pending.paused || sending.sent != self.progress.1 {
             self.progress = (now, sending.sent);
         }
     }

@@ -1,5 +1,6 @@
 //! Entries of the queue: each pending message with its place, and the queue of those that wait.
 
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use tokio::time::Instant;
@@ -259,6 +260,26 @@ impl Entries {
         self.by_id.first().map(|entry| entry.id)
     }
 
+    /// Takes out the organisations that one of the next entries after one belongs to, and notes when
+    /// the first was accepted. Returns the entry to go on after, if there may be more.
+    pub(super) fn oldest_of(
+        &self,
+        organisations: &mut HashSet<OrganisationId>,
+        after: Option<MessageId>,
+        found: &mut BTreeMap<OrganisationId, Instant>,
+    ) -> Option<MessageId> {
+        let (mut seen, mut last) = (0, None);
+        for entry in self.by_id.after(after).take(SELECTION_STEP) {
+            if organisations.remove(&entry.organisation) {
+                let accepted_at = self.queue.times.of_moment(entry.accepted_at);
+                found.insert(entry.organisation, accepted_at);
+            }
+            seen += 1;
+            last = Some(entry.id);
+        }
+        last.filter(|_| seen == SELECTION_STEP)
+    }
+
     pub(super) fn live(&self, id: MessageId) -> Option<Live> {
         let entry = self.by_id.get(&id)?;
         Some(match entry.place {
@@ -301,6 +322,9 @@ impl Entries {
             let Entry { organisation, sender_domain, recipients, due, .. } = *entry;
             let is_held = || self.queue.is_held(organisation, sender_domain);
             match entry.place {
+                Place::Waiting if self.queue.is_paused(organisation) => {
+                    forecaster.forecast.paused += 1;
+                }
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.

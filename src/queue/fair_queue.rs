@@ -3,14 +3,14 @@
 //!
 //! Knows neither bodies nor the outcome of a call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
-use crate::queue::{Gate, Next};
+use crate::queue::{Backlog, Gate, Next};
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
@@ -18,6 +18,9 @@ pub(super) struct FairQueue {
     /// The measure of its turns' times.
     pub(super) times: DueTimes,
     queues: HashMap<OrganisationId, OrganisationQueue>,
+    /// Organisations that an operator has paused. None of their messages is next, so they have no
+    /// rank.
+    paused: HashSet<OrganisationId>,
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
@@ -186,6 +189,35 @@ impl FairQueue {
         self.rank(organisation);
     }
 
+    /// Sets which organisations an operator has paused. The messages of all others may go as their
+    /// gates let them.
+    pub(super) fn set_paused(&mut self, paused: HashSet<OrganisationId>) {
+        let before = std::mem::replace(&mut self.paused, paused);
+        let changed: Vec<_> = before.symmetric_difference(&self.paused).copied().collect();
+        for organisation in changed {
+            self.rank(organisation);
+        }
+    }
+
+    /// Whether an operator has paused an organisation.
+    pub(super) fn is_paused(&self, organisation: OrganisationId) -> bool {
+        self.paused.contains(&organisation)
+    }
+
+    /// Messages that wait because an operator has paused their organisation.
+    pub(super) fn paused_messages(&self) -> usize {
+        self.paused.iter().map(|organisation| self.backlog(*organisation).waiting).sum()
+    }
+
+    /// Messages of an organisation that wait, and its calls under way.
+    pub(super) fn backlog(&self, organisation: OrganisationId) -> Backlog {
+        let queue = self.queues.get(&organisation);
+        queue.map_or_else(Backlog::default, |queue| Backlog {
+            waiting: queue.lanes.len(),
+            calls_under_way: queue.calls,
+        })
+    }
+
     /// Whether an organisation has messages that wait or are being sent.
     pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
         let queue = self.queues.get(&organisation);
@@ -258,7 +290,8 @@ impl FairQueue {
             }
             Rank::Empty => {}
         }
-        let due = queue.lanes.first().and_then(|turn| match queue.gate {
+        let first = queue.lanes.first().filter(|_| !self.paused.contains(&organisation));
+        let due = first.and_then(|turn| match queue.gate {
             Gate::Open => Some(turn.due),
             Gate::OpensAt(time) => Some(turn.due.max(self.times.of_retry(time))),
             Gate::Closed => None,

@@ -249,6 +249,38 @@ fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
 }
 
 #[test]
+fn a_paused_organisation_has_no_next_message_and_its_gate_is_not_the_pause() {
+    let fixture = Fixture::new();
+    let queue = &fixture.queue;
+    let time = fixture.now + Duration::from_secs(10);
+    let held: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
+    let other = fixture.add(BETA, 1);
+    queue.set_paused([ACME].into());
+    assert_eq!(fixture.claim().id, other);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    queue.set_gate(ACME, Gate::Open);
+    fixture.add(ACME, 1);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    queue.bring_forward(time);
+    assert_eq!(fixture.next(time), Next::Never);
+    assert_eq!(queue.backlog(ACME), Backlog { waiting: 3, calls_under_way: 0 });
+    assert_eq!((queue.pending().paused, queue.pending().due_organisations), (3, 0));
+    let forecast = queue.forecast_drain(time, 10.0, |organisation| organisation == ACME);
+    assert_eq!(forecast, DrainForecast { paused: 3, ..DrainForecast::default() });
+    let oldest = queue.oldest_of([ACME, BETA].into());
+    assert_eq!(oldest.keys().copied().collect::<Vec<_>>(), [ACME, BETA]);
+
+    queue.set_gate(ACME, Gate::OpensAt(time));
+    queue.set_paused([BETA].into());
+    assert_eq!(fixture.next(fixture.now), Next::At(time));
+    assert_eq!(fixture.claim_at(time).unwrap().id, held[0]);
+    assert_eq!(queue.pending().paused, 0);
+    // Their time goes on.
+    queue.set_paused([ACME].into());
+    assert_eq!(queue.claim_older_than(time, 10).len(), 2);
+}
+
+#[test]
 fn a_gate_stays_closed_while_nothing_waits_behind_it() {
     let fixture = Fixture::new();
     fixture.queue.settle(fixture.add(ACME, 1));
@@ -393,7 +425,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     fixture.put_back(flying, fixture.now, Acceptance::Possible);
     assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.queue.pending();
-    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 });
+    assert_eq!(pending, Pending::default());
 }
 
 fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
@@ -468,10 +500,7 @@ fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
         assert!(fixture.claim_at(fixture.now).is_none());
         assert_eq!(fixture.queue.pending().in_flight, 1, "its end is not recorded yet");
         fixture.finish(id);
-        assert_eq!(
-            fixture.queue.pending(),
-            Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-        );
+        assert_eq!(fixture.queue.pending(), Pending::default());
     }
 }
 
@@ -510,10 +539,7 @@ fn the_messages_of_a_paused_domain_are_cancelled_too() {
         fixture.finish(id);
     }
     assert!(!fixture.queue.is_held(ACME, &name("example.com")));
-    assert_eq!(
-        fixture.queue.pending(),
-        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-    );
+    assert_eq!(fixture.queue.pending(), Pending::default());
 }
 
 #[test]
@@ -556,10 +582,7 @@ fn a_claim_that_is_dropped_after_a_proof_leaves_nothing() {
     fixture.send();
     fixture.queue.proved_sent(id);
     drop(fixture.take(id));
-    assert_eq!(
-        fixture.queue.pending(),
-        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-    );
+    assert_eq!(fixture.queue.pending(), Pending::default());
 }
 
 #[test]

@@ -38,6 +38,9 @@ impl Reply {
     pub(super) const QUEUE_FULL: Self = Self::fixed(
         "451 4.3.1 the service, or your organisation's share of it, is full; try again later",
     );
+    pub(super) const PAUSED: Self = Self::fixed(
+        "451 4.3.2 the operator has paused your organisation: nothing was stored; try again later",
+    );
     pub(super) const TOO_MANY_RECIPIENTS: Self =
         Self::fixed("452 4.5.3 a message has at most 50 recipients; send the others another one");
     pub(super) const UNKNOWN: Self = Self::fixed("500 5.5.1 there is no such command");

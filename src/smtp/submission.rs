@@ -91,6 +91,7 @@ fn reply_to(refusal: &Refusal) -> Reply {
         Refusal::KeyEnded => Reply::KEY_ENDED,
         Refusal::UnverifiedDomain { domain } => unverified(domain.as_str()),
         Refusal::Suppressed { .. } => Reply::SUPPRESSED,
+        Refusal::Paused => Reply::PAUSED,
         Refusal::QueueFull(_) => Reply::QUEUE_FULL,
         Refusal::StorageUnavailable | Refusal::Internal => Reply::STORAGE_UNAVAILABLE,
         Refusal::OutcomeOpen => Reply::OUTCOME_OPEN,

@@ -125,6 +125,12 @@ impl Store {
         on_server!(self, engine => engine.ask_other_nodes(request, patience).await, else Ok(Vec::new()))
     }
 
+    /// Reads anew who may send, so that whatever a node changed before this call is known here. On a
+    /// data file it always is.
+    pub async fn reload_directory(&self) -> Result<(), StoreError> {
+        on_server!(self, engine => engine.reload_directory().await, else Ok(()))
+    }
+
     /// Waits for the next request of another node.
     pub async fn next_request(&self) -> NodeRequest {
         on_server!(self, engine => engine.next_request().await, else pending().await)

@@ -1,7 +1,7 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
 use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{Organisation, OrganisationKind, OrganisationName};
+use crate::domain::organisation::{Organisation, OrganisationKind, OrganisationName, Pause};
 use crate::store::directory::OrganisationIndex;
 use crate::store::record::webhooks::decode_webhook;
 use crate::store::record::{decode_api_key, decode_organisation, encode_organisation};
@@ -64,6 +64,17 @@ impl Store {
     /// The organisation with this name.
     pub fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
         self.directory().load().named(name.as_str()).cloned()
+    }
+
+    /// The operator's order that an organisation's mail waits, if there is one.
+    pub fn pause(&self, id: OrganisationId) -> Option<Pause> {
+        self.directory().load().organisation(id)?.pause
+    }
+
+    /// The organisations that operators have paused.
+    pub fn pauses(&self) -> Vec<(OrganisationId, Pause)> {
+        let index = self.directory().load();
+        index.organisations.iter().filter_map(|one| Some((one.id, one.pause?))).collect()
     }
 
     /// The organisation with this number.

@@ -219,6 +219,10 @@ impl PostgresStore {
         self.tasks.one_ended().await
     }
 
+    pub(in crate::store) async fn reload_directory(&self) -> Result<(), StoreError> {
+        self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))
+    }
+
     pub(in crate::store) async fn answered(&self) {
         let _ = self.query("SELECT 1", &[]).await;
     }

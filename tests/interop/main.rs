@@ -40,6 +40,7 @@ mod openapi;
 mod pasted;
 #[cfg(feature = "long")]
 mod patroni;
+mod pause;
 mod restored;
 mod setup;
 mod smtp;

@@ -58,7 +58,7 @@ struct Facts {
 impl LiveView for Facts {
     fn snapshot(&self) -> Looking<'_> {
         let sending = SendingStatus {
-            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, due_organisations: 0 },
+            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, ..Pending::default() },
             max_pending_bytes: 1 << 30,
             rate: Rate::PerSecond(14.0),
             condition: self.condition.lock().unwrap().clone(),

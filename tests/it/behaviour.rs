@@ -30,6 +30,7 @@ mod operator;
 mod outcomes;
 mod page;
 mod page_data;
+mod pause;
 mod provider_answers;
 mod readiness;
 mod reading;

@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::admin::conditions::{
-    Alerts, BOUNCES, COMPLAINTS, Definition, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD, NEAR_LIMIT,
-    PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity, THROTTLED_ONE_IN,
-    UNREACHABLE, several,
+    Alerts, BOUNCES, COMPLAINTS, Definition, ENDS_SOON, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD,
+    NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity,
+    THROTTLED_ONE_IN, UNREACHABLE, several,
 };
 use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
+use crate::dispatch::PausedByOperator;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
@@ -310,7 +311,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 /// Conditions that take an answer of the store, or a look at the process or back in time. None of
 /// them keeps the service from its work.
 #[rustfmt::skip] // A table.
-pub(super) static OBSERVED: [Definition; 25] = [
+pub(super) static OBSERVED: [Definition; 27] = [
     warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
         "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
@@ -373,6 +374,32 @@ pub(super) static OBSERVED: [Definition; 25] = [
                     "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
                 found.names(message, "ID", &id);
             });
+        },
+    ),
+    notice("paused_by_operator",
+        "An operator paused the organisation; PillarboxPausedMessagesEnd fires before its messages fail",
+        "An operator has paused an organisation: its messages wait, and none is sent",
+        "Resume it if it may send again: pillarbox org resume ORG",
+        |s, found| for PausedByOperator { organisation, pause, messages } in &s.paused_by_operators {
+            let (name, since, sends) = (s.name(*organisation), pause.since, pause.requests.as_str());
+            let waiting = several(messages.waiting as u64, "message");
+            let message = format!(
+                "{name} has been paused by an operator since {since}; its sends are {sends}, and \
+                 {waiting} of it wait");
+            found.names(message, "ORG", &name);
+        },
+    ),
+    warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
+        "The first message of an organisation that an operator has paused fails within an hour, \
+         because sending.retry_for goes on",
+        "Resume it, so that they are sent: pillarbox org resume ORG. Or raise sending.retry_for",
+        |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
+            if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
+                let name = s.name(*organisation);
+                let message = format!(
+                    "{name} is paused, and the first of its messages that wait fails at {end}");
+                found.names(message, "ORG", &name);
+            }
         },
     ),
     notice("tracking_not_overridden",

@@ -3,9 +3,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::dispatch::{DailyQuota, RecentCalls};
+use crate::dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls};
 use crate::domain::feed::FeedTypes;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{Pause, PausedRequests};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -125,7 +126,7 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
     let least = |limit: Limit| limit.least.to_string();
     let kept = RECORD_RETENTION + PURGE_SLACK;
     let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-    let expected: [(&str, Vec<String>); 21] = [
+    let expected: [(&str, Vec<String>); 22] = [
         ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
         ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
         ("PillarboxQueueStuck", vec![minutes(STUCK)]),
@@ -135,6 +136,7 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
         ("PillarboxTaskFails", vec![minutes(LATELY)]),
         // A domain that is tried again is none for as long as that call takes.
         ("PillarboxDomainPaused", vec!["1m".to_owned()]),
+        ("PillarboxPausedMessagesEnd", vec![ENDS_SOON.as_secs().to_string()]),
         ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),
         ("PillarboxOutcomesUnknown", vec![minutes(LATELY)]),
         ("PillarboxQuotaLow", vec![number(QUOTA_LOW)]),
@@ -276,6 +278,29 @@ fn faults_of_the_certificate_are_told_each_by_itself() {
         s.certificate = Some(CertificateState { troubles, ..CertificateState::default() });
     });
     assert_eq!(found, ["certificate_expired", "certificate_refused"]);
+}
+
+#[test]
+fn a_pause_is_a_notice_and_an_hour_before_its_messages_end_a_warning() {
+    let now = Timestamp::from_unix_millis(1_800_000_000_000);
+    let told = |first_end| {
+        let requests = PausedRequests::Accepted;
+        let pause = Pause { since: now, requests };
+        let messages = PausedMessages { waiting: 1, calls_under_way: 0, first_end };
+        let organisation = OrganisationId(1);
+        with(|s| {
+            s.at = now;
+            s.paused_by_operators = vec![PausedByOperator { organisation, pause, messages }];
+        })
+    };
+    let notice = told(None);
+    assert_eq!((notice.len(), &*notice[0].code), (1, "paused_by_operator"));
+    assert!(notice[0].message.contains(&now.to_string()), "since when: {notice:?}");
+    assert_eq!((notice[0].severity, notice[0].ready), (Notice, true));
+    let at = |left| Some(now.plus(left));
+    assert_eq!(told(at(ENDS_SOON + Duration::from_millis(1))).len(), 1);
+    let both = told(at(ENDS_SOON));
+    assert_eq!((&*both[1].code, both[1].severity), ("paused_messages_end", Warning));
 }
 
 #[test]

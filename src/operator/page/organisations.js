@@ -34,10 +34,15 @@ export function follow(state) {
   listing.follow();
 }
 
-function row({ name, keys, lastUsedAt, domainCount, day }) {
+function row({ name, paused, keys, lastUsedAt, domainCount, day }) {
   const found = element("tr");
   const head = element("th", null, { scope: "row" });
   head.append(link(name, address("messages", { organisation: name })));
+  if (paused) {
+    const since = element("span", " paused since ", { class: "faint" });
+    since.append(when(paused.since), `, its sends are ${paused.requests}`);
+    head.append(since);
+  }
   found.append(head);
   // To the minute, so that an address does not change at each look.
   const from = new Date(Math.floor((Date.now() - DAY_MILLIS) / 60_000) * 60_000).toISOString();

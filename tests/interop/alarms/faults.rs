@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::alarms::injections::{
     DAMAGED, FILES, add_webhook, answer_another, bounce_and_complain, calls_fail, damage,
     delete_data_file, disturb_database, fill_disk, fill_queue, hold_sessions, hold_with_keys, jump,
-    kill, on_database, slow_disk, stop, use_files, use_quota,
+    kill, on_database, pause_and_send, slow_disk, stop, use_files, use_quota,
 };
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, impaired, is, value};
 
@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 34] = [
+pub(crate) const FAULTS: [Fault; 35] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -192,6 +192,22 @@ pub(crate) const FAULTS: [Fault; 34] = [
             text: "All calls for acme fail",
             known: |metrics| is(metrics, "pillarbox_paused_organisations", 1),
         }],
+    },
+    Fault {
+        name: "paused by an operator until messages end",
+        setup: || Setup { more: "[sending]\nretry_for = \"50m\"\n", ..Setup::default() },
+        inject: |site| Box::pin(pause_and_send(site)),
+        alarms: &["PillarboxPausedMessagesEnd"],
+        page: &[
+            Told {
+                text: "acme has been paused by an operator",
+                known: |metrics| is(metrics, "pillarbox_organisations_paused_by_operators", 1),
+            },
+            Told {
+                text: "acme is paused, and the first of its messages",
+                known: |metrics| metrics.contains_key("pillarbox_paused_first_end_seconds"),
+            },
+        ],
     },
     Fault {
         name: "messages refused in the same words",

@@ -60,6 +60,13 @@ pub(super) async fn calls_fail(site: &mut Monitored, call: Call) {
     pending::<()>().await;
 }
 
+/// Pauses `acme`, which then has a message.
+pub(super) async fn pause_and_send(site: &mut Monitored) {
+    site.done(&["org", "pause", "acme"]);
+    site.send().await;
+    pending::<()>().await;
+}
+
 /// Has enough calls for `acme` fail, and answers one for another organisation. The first probe comes
 /// after minutes, and fails too.
 pub(super) async fn answer_another(site: &mut Monitored) {

@@ -236,6 +236,24 @@ async fn what_was_cancelled_during_its_call_is_not_tried_again_after_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_paused_organisation_wait_over_a_kill_and_go_when_it_is_resumed() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let server = start(&site, &manager);
+    site.done(&["org", "pause", "acme"]);
+    let ids = send(&server, 3).await;
+    server.kill();
+    let server = start(&site, &manager);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for id in &ids {
+        assert_eq!(server.record(id).await["status"], "queued");
+    }
+    assert_eq!(site.simulator.accepted_total(), 0);
+    site.done(&["org", "resume", "acme"]);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recipient_suppressed_before_a_kill_is_not_written_to_after_it() {
     let (site, manager) = site(SOON, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Throttled));
