@@ -14,6 +14,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
+use crate::api::cancel::Canceller;
 use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
 use crate::api::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
@@ -36,6 +37,7 @@ use crate::queue::MessageQueue;
 use crate::shared_limits::{Budget, Exhausted};
 use crate::store::{Accepted, FeedPage, Lister, Store, StoreError};
 
+pub mod cancel;
 pub mod error;
 pub mod json;
 pub mod metrics;
@@ -47,8 +49,8 @@ const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
 /// The API's paths, for whoever asks for another one.
-const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, \
-                     /emails/{id}/timeline, /events and /openapi.json";
+const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel, \
+                     /emails/{id}/events, /emails/{id}/timeline, /events and /openapi.json";
 /// Media type of pages for people.
 const HTML: &str = "text/html";
 /// A page for people loads nothing, and its style is its own.
@@ -79,6 +81,8 @@ struct Inner {
     clock: Clock,
     budgets: Budgets,
     metrics: Arc<ClientMetrics>,
+    /// What stops messages on all nodes. It is there before the first request.
+    canceller: OnceLock<Arc<dyn Canceller>>,
     /// Page for a browser that opens the listener's address.
     welcome: OnceLock<Bytes>,
 }
@@ -115,6 +119,8 @@ enum Endpoint<'a> {
     Batch,
     /// `/emails/{id}`
     Email(&'a str),
+    /// `/emails/{id}/cancel`
+    Cancel(&'a str),
     /// `/emails/{id}/events`
     Events(&'a str),
     /// `/emails/{id}/timeline`
@@ -142,6 +148,7 @@ impl<'a> Endpoint<'a> {
         }
         match rest.split_once('/') {
             None if !rest.is_empty() => Some(Self::Email(rest)),
+            Some((id, "cancel")) if !id.is_empty() => Some(Self::Cancel(id)),
             Some((id, "events")) if !id.is_empty() => Some(Self::Events(id)),
             Some((id, "timeline")) if !id.is_empty() => Some(Self::Timeline(id)),
             _ => None,
@@ -151,7 +158,7 @@ impl<'a> Endpoint<'a> {
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
-            Self::Batch => "POST",
+            Self::Batch | Self::Cancel(_) => "POST",
             Self::Email(_)
             | Self::Events(_)
             | Self::Timeline(_)
@@ -216,9 +223,15 @@ impl Api {
             clock: clock.clone(),
             budgets: budgets.clone(),
             metrics: Arc::default(),
+            canceller: OnceLock::new(),
             welcome: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Stops messages by this from now on. The first one stays.
+    pub fn cancel_by(&self, canceller: Arc<dyn Canceller>) {
+        let _ = self.inner.canceller.set(canceller);
     }
 
     /// Shows a page, as HTML, to a browser that opens the listener's address. The first page stays.
@@ -266,6 +279,12 @@ impl Inner {
                 require_json(&head.headers)?;
                 let body = self.budgets.bodies.read(organisation.id, body).await?;
                 self.send_batch(&organisation, key, body, id).await
+            }
+            (Endpoint::Cancel(text), &Method::POST) => {
+                require_json(&head.headers)?;
+                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                wire::require_no_fields(&body)?;
+                self.cancel(&organisation, text).await
             }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await

@@ -28,7 +28,7 @@ pub use claim::{Call, Claim, Interruption};
 pub use forecast::DrainForecast;
 pub use live::{Live, View};
 pub use message::{AcceptedMessage, EncodedRequest, HeldMessage, PendingMessage};
-pub use selection::{Selected, Selection};
+pub use selection::{CancelReach, Selected, Selection};
 
 mod budget;
 mod claim;

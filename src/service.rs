@@ -46,7 +46,7 @@ use crate::store::{Duty, FILE_NAME, Store, StoreOwner};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 
-use administration::Administration;
+use administration::{Administration, MessageCanceller};
 use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
@@ -213,6 +213,7 @@ impl Service {
         let observer = Arc::new(Observer::new(parts));
         let admin = administration_of(&store, &clock, &ses, &observer, facts);
         answer_others(&mut background, &admin);
+        api.cancel_by(Arc::new(MessageCanceller(Arc::clone(&admin))));
         let administration = Administration::start(socket, &admin)?;
         let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));

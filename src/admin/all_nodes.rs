@@ -8,17 +8,26 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout};
 
 use crate::admin::{Admin, domain_name};
 use crate::dispatch::{Cancelled, PausedMessages};
-use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
 use crate::domain::time::Timestamp;
-use crate::queue::Selection;
+use crate::queue::{CancelReach, Selection};
 use crate::store::{NodeRequest, StoreError};
 
 /// Time that the other nodes have to answer (contract, section 12).
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same for the cancellation of one message, whose client gets an answer within 5 seconds
+/// (contract, section 1).
+const CLIENTS_PATIENCE: Duration = Duration::from_secs(4);
+/// The longest that such a cancellation may take.
+const CLIENTS_LIMIT: Duration = Duration::from_millis(4_500);
+/// Time between two looks whether a message has ended that another part of this process is ending.
+const END_POLL: Duration = Duration::from_millis(10);
 
 /// Request of one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +60,7 @@ enum Messages {
 #[serde(remote = "Cancellation", rename_all = "camelCase")]
 enum Reason {
     ByOperator,
+    ByApplication,
     OrganisationRemoved,
     DomainRemoved,
 }
@@ -106,6 +116,36 @@ impl Admin {
         Ok((sum, silent))
     }
 
+    /// Cancels a message for its application, on whichever node it waits. If this takes too long, the
+    /// message may be cancelled all the same.
+    pub async fn cancel_message(&self, id: MessageId) -> Result<CancelReach, StoreError> {
+        let reached = timeout(CLIENTS_LIMIT, self.cancel_wherever(id)).await;
+        reached.unwrap_or(Ok(CancelReach::Nobody))
+    }
+
+    async fn cancel_wherever(&self, id: MessageId) -> Result<CancelReach, StoreError> {
+        let Some(live) = self.live() else {
+            return Ok(CancelReach::Nobody);
+        };
+        let (selection, why) = (Selection::Ids([id].into()), Cancellation::ByApplication);
+        let call = NodeCall::Cancel { messages: Messages::of(&selection), why };
+        let own = live.cancel(selection, why).await?;
+        if own.not_pending == 0 {
+            return Ok(CancelReach::Holder);
+        }
+        if live.message(id).is_some() {
+            // It is being ended already, and that is about to be stored.
+            while live.message(id).is_some() {
+                sleep(END_POLL).await;
+            }
+            return Ok(CancelReach::Holder);
+        }
+        let is_holder = |counts: &NodeCounts| counts.not_pending == 0;
+        let (others, _) = self.ask_others_until(&call, CLIENTS_PATIENCE, is_holder).await?;
+        let is_held = others.iter().any(is_holder);
+        Ok(if is_held { CancelReach::Holder } else { CancelReach::Nobody })
+    }
+
     /// Counts pending messages on all nodes.
     pub(super) async fn count_pending(
         &self,
@@ -146,10 +186,22 @@ impl Admin {
         &self,
         call: &NodeCall,
     ) -> Result<OnAllNodes<Vec<A>>, StoreError> {
+        self.ask_others_until(call, PATIENCE, |_| false).await
+    }
+
+    /// Asks the other nodes, until one of the answers is enough or all are there.
+    async fn ask_others_until<A: DeserializeOwned>(
+        &self,
+        call: &NodeCall,
+        patience: Duration,
+        is_enough: impl Fn(&A) -> bool + Send + Sync,
+    ) -> Result<OnAllNodes<Vec<A>>, StoreError> {
         let request = serde_json::to_vec(call).expect("a call is texts and numbers");
         let (mut answered, mut silent) = (Vec::new(), Vec::new());
-        for other in self.store.ask_other_nodes(request, PATIENCE).await? {
-            match other.answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
+        let read = |answer: &[u8]| serde_json::from_slice(answer).ok();
+        let is_last = |answer: &[u8]| read(answer).is_some_and(|answer| is_enough(&answer));
+        for other in self.store.ask_other_nodes(request, patience, is_last).await? {
+            match other.answer.and_then(|answer| read(&answer)) {
                 Some(answer) => answered.push(answer),
                 None => silent.push(other.node),
             }

@@ -28,6 +28,9 @@ const STORAGE_RETRY_SECONDS: u64 = 30;
 /// Seconds that a client should wait while an operator has paused its organisation.
 const PAUSED_RETRY_SECONDS: u64 = 60;
 
+/// Seconds until a node that did not answer may do so again.
+const HOLDER_RETRY_SECONDS: u64 = 5;
+
 /// Every code that a client can get.
 pub(super) const CODES: [&str; 20] = [
     "BadRequest",
@@ -96,6 +99,8 @@ pub enum ApiError {
     StorageUnavailable,
     /// The store did not say in time whether the record is durable.
     OutcomeOpen,
+    /// The node that holds a message which is to be cancelled did not answer in time.
+    HolderSilent,
 }
 
 impl ApiError {
@@ -116,7 +121,7 @@ impl ApiError {
                 (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
             }
             Self::Paused => (StatusCode::SERVICE_UNAVAILABLE, "Paused"),
-            Self::StorageUnavailable | Self::OutcomeOpen => {
+            Self::StorageUnavailable | Self::OutcomeOpen | Self::HolderSilent => {
                 (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable")
             }
         }
@@ -141,7 +146,8 @@ impl ApiError {
             | Self::TooManyListings
             | Self::Paused
             | Self::StorageUnavailable
-            | Self::OutcomeOpen => self,
+            | Self::OutcomeOpen
+            | Self::HolderSilent => self,
         }
     }
 
@@ -216,6 +222,11 @@ impl ApiError {
                                idempotency key";
                 (message.into(), None, Some(STORAGE_RETRY_SECONDS))
             }
+            Self::HolderSilent => {
+                let message = "the node that holds the message does not answer: it may be \
+                               cancelled yet, or be sent; try again later";
+                (message.into(), None, Some(HOLDER_RETRY_SECONDS))
+            }
         };
         let (status, code) = self.kind();
         let header = retry_after.map(|seconds| (RETRY_AFTER, seconds.into()));
@@ -263,6 +274,7 @@ impl ApiError {
             Self::Paused,
             Self::StorageUnavailable,
             Self::OutcomeOpen,
+            Self::HolderSilent,
         ];
         rejections.map(Self::from).into_iter().chain(own).collect()
     }

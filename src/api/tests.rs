@@ -235,5 +235,5 @@ fn it_is_of_this_version_and_says_what_every_operation_is_called() {
             assert!(ids.insert(operation["operationId"].as_str().unwrap()));
         }
     }
-    assert_eq!(ids.len(), 8);
+    assert_eq!(ids.len(), 9);
 }

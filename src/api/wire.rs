@@ -295,6 +295,17 @@ fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     FieldError::new(name, rule)
 }
 
+/// Requires a body that is one JSON object without fields.
+pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
+    match SendDocument::parse(body)?.0.first() {
+        None => Ok(()),
+        Some((name, _)) => {
+            let name = clip(name.shown(), MAX_ECHO_CHARS);
+            Err(FieldError::new(name, "unknown field; the body is {}").into())
+        }
+    }
+}
+
 /// The one of `known` that is most like `name`, whatever its case and separators.
 fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();

@@ -116,13 +116,18 @@ impl Store {
     }
 
     /// Asks all other nodes that work on the store, and returns what each answered until `patience`
-    /// was over. A node that is removed meanwhile is left out: it holds nothing any more.
+    /// was over, or one of the answers was the last that is needed. A node that is removed meanwhile is left out: it holds nothing any more.
     pub async fn ask_other_nodes(
         &self,
         request: Vec<u8>,
         patience: Duration,
+        is_last: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<Vec<NodeAnswer>, StoreError> {
-        on_server!(self, engine => engine.ask_other_nodes(request, patience).await, else Ok(Vec::new()))
+        on_server!(
+            self,
+            engine => engine.ask_other_nodes(request, patience, is_last).await,
+            else Ok(Vec::new())
+        )
     }
 
     /// Reads anew who may send, so that whatever a node changed before this call is known here. On a

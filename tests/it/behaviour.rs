@@ -7,6 +7,7 @@ mod backup;
 mod batch;
 mod bodies;
 mod cancel;
+mod cancel_own;
 mod caught;
 mod certificate;
 mod clock;

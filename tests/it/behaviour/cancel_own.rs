@@ -29,7 +29,8 @@ async fn a_message_that_waits_fails_as_cancelled_and_a_final_one_stays_as_it_is(
     let before = server.wait_for(&sent, "sent").await;
     assert_eq!(cancel(&server, &sent).await, before);
 
-    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    // No call is made that could be under way.
+    site.done(&["org", "pause", "acme"]);
     let ids = [server.send(&message()).await, server.send(&message()).await];
     let record = cancel(&server, &ids[0]).await;
     assert_eq!(
@@ -43,7 +44,7 @@ async fn a_message_that_waits_fails_as_cancelled_and_a_final_one_stays_as_it_is(
     // At one time, all get the same.
     let (one, two) = tokio::join!(cancel(&server, &ids[1]), cancel(&server, &ids[1]));
     assert_eq!((&one, &one["status"]), (&two, &json!("failed")));
-    site.simulator.set_faults(Faults::none());
+    site.done(&["org", "resume", "acme"]);
     let last = server.send(&message()).await;
     server.wait_for(&last, "sent").await;
     assert_eq!(site.simulator.accepted_total(), 2);
@@ -74,7 +75,7 @@ async fn a_message_whose_call_is_under_way_is_not_tried_again() {
 async fn what_cannot_be_cancelled_is_refused_as_elsewhere() {
     let site = Site::new().await;
     let mut server = site.start();
-    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    site.done(&["org", "pause", "acme"]);
     let id = server.send(&message()).await;
     for (body, status, code, field) in [
         ("", 400, "InvalidJson", None),
@@ -93,7 +94,10 @@ async fn what_cannot_be_cancelled_is_refused_as_elsewhere() {
     for unknown in [unknown, "no-id", &id] {
         let read = server.get(&format!("/emails/{unknown}")).send().await.unwrap();
         let cancelled = post(&server, unknown, "{}").await;
-        assert_eq!((read.status(), cancelled.status()), (404.try_into().unwrap(), 404.try_into().unwrap()));
+        assert_eq!(
+            (read.status(), cancelled.status()),
+            (404.try_into().unwrap(), 404.try_into().unwrap())
+        );
         assert_eq!(read.bytes().await.unwrap(), cancelled.bytes().await.unwrap());
     }
     server.key.clone_from(&site.key);
