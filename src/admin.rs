@@ -17,16 +17,17 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::alerts::Alerts;
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{self as domain_organisation, OrganisationName};
+use crate::domain::organisation::{self as domain_organisation};
 use crate::domain::outcome::MessageOutcome;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
-use crate::store::{DrainOrder, ListError, Snapshot, Store, StoreError};
+use crate::store::{DrainOrder, Snapshot, Store};
 
+pub mod alerts;
 pub mod all_nodes;
 mod backup;
 pub mod bodies;
@@ -44,6 +45,7 @@ pub mod node;
 mod options;
 pub mod organisation;
 pub mod process;
+mod refusal;
 pub mod restart;
 pub mod snapshot;
 pub mod socket;
@@ -52,6 +54,7 @@ pub mod suppression;
 pub mod test_send;
 pub mod webhook;
 
+use alerts::AlertsTested;
 use bodies::{Bodies, BodiesDropped, BodyFacts};
 use checks::{EventRoute, Examined, Part};
 use dead_letter::{DeadLetterShown, DeadLetters, DeadLettersCleared, Letters};
@@ -62,7 +65,11 @@ use live::LiveView;
 use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
 use node::Nodes;
 use options::{StatusParser, flag};
-use organisation::{Organisation, OrganisationRemoved, Organisations};
+use organisation::{
+    Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed, Organisations,
+    SendsWhilePaused, UsageOfMonth,
+};
+use refusal::{domain_name, organisation_name};
 use restart::{RestartBegun, Restarts, RunningProgram};
 use status::{Acknowledged, ClockConfirmed, PageAddress, ServiceStatus, SmtpListener};
 use suppression::{
@@ -74,6 +81,8 @@ use webhook::{
     ReplayedEvents, Webhook, WebhookDeliveryPage, WebhookReached, WebhookReplayed, WebhookSecret,
     WebhookTested, Webhooks, WhichDeliveries,
 };
+
+pub use refusal::Refusal;
 
 /// The largest call, in bytes.
 pub const MAX_CALL_BYTES: usize = 1 << 20;
@@ -167,10 +176,51 @@ calls! {
     "organisation-add" OrganisationAdd {
         /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
         name: String,
+        /// Make it a test organisation: its mail never goes to SES, a simulator in the service answers
+        /// instead. This cannot be changed later.
+        #[arg(long)]
+        #[serde(default, skip_serializing_if = "is_false")]
+        test: bool,
     } -> Organisation: File => organisation::add;
 
     /// List the organisations.
     "organisation-list" OrganisationList {} -> Organisations: File = organisation::list;
+
+    /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and months. What
+    /// is not given stays as it is.
+    #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
+    "organisation-limit" OrganisationLimit {
+        /// Name.
+        name: String,
+        /// Most recipients in a minute, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_minute: Option<String>,
+        /// Most recipients in an hour, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_hour: Option<String>,
+        /// Most recipients in a day, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_day: Option<String>,
+        /// Most recipients in a month, or none for no limit.
+        #[arg(long, value_name = "N|none", group = "limits")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        per_month: Option<String>,
+        /// Remove every limit that is not given.
+        #[arg(long, group = "limits")]
+        #[serde(default, skip_serializing_if = "is_false")]
+        none: bool,
+    } -> Organisation: File => organisation::limit;
+
+    /// Show how many recipients each organisation had accepted in a month, such as for billing.
+    "organisation-usage" OrganisationUsage {
+        /// Month in UTC; this one if not given.
+        #[arg(long, value_name = "YYYY-MM")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        month: Option<String>,
+    } -> UsageOfMonth: File => organisation::usage;
 
     /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
     /// records stay.
@@ -178,6 +228,21 @@ calls! {
         /// Name.
         name: String,
     } -> OrganisationRemoved: AllNodes => organisation::remove;
+
+    /// Pause an organisation: no call for it starts, and its messages wait. Their time goes on.
+    "organisation-pause" OrganisationPause {
+        /// Name.
+        name: String,
+        #[command(flatten)]
+        #[serde(default)]
+        sends: SendsWhilePaused,
+    } -> OrganisationPaused: AllNodes => organisation::pause;
+
+    /// Resume an organisation: its messages are sent again.
+    "organisation-resume" OrganisationResume {
+        /// Name.
+        name: String,
+    } -> OrganisationResumed: AllNodes => organisation::resume;
 
     /// Create an API key and print it. It is shown only once.
     "key-add" KeyAdd {
@@ -191,7 +256,26 @@ calls! {
         /// given.
         #[arg(long, value_name = "DURATION|DATE")]
         expires: Option<String>,
+        /// What the key may be used for: send, read or both; both if not given.
+        #[arg(long = "scope", value_name = "SCOPES", value_delimiter = ',')]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        scopes: Vec<String>,
+        /// Sender domain that the key is for; repeat it for several. Every domain of the organisation if
+        /// not given.
+        #[arg(long = "domain", value_name = "DOMAIN")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        domains: Vec<String>,
     } -> KeyAdded: File => key::add;
+
+    /// Replace an API key: create one with the same label, scopes, domains and lifetime, and print it.
+    /// The old key goes on working for the overlap.
+    "key-rotate" KeyRotate {
+        /// Number of the key, from the list.
+        id: u32,
+        /// How long the old key still works, unless it expires before; 0s ends it at once.
+        #[arg(long, value_name = "DURATION", default_value = "24h")]
+        overlap: String,
+    } -> KeyAdded: File => key::rotate;
 
     /// List the API keys. The keys themselves are not stored.
     "key-list" KeyList {
@@ -514,6 +598,11 @@ calls! {
         part: Part,
     } -> Examined: Node("no service runs that could be examined") => checks::examine;
 
+    /// Post a test to the receiver of alerts, and tell its answer.
+    "alerts-test" AlertsTest {} -> AlertsTested: Node(
+        "no service runs that could post a test: start it and try again"
+    ) => alerts::test;
+
     /// Send a message to SES's mailbox simulator, the way that all messages go.
     "test-send" TestSend {
         /// Sender; an address of the first verified domain if not given.
@@ -528,12 +617,9 @@ calls! {
     ) => test_send::send;
 }
 
-/// Reason why something was not done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
-pub struct Refusal {
-    /// For a person to read: what is wrong, and what to do.
-    pub message: String,
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(is_set: &bool) -> bool {
+    !*is_set
 }
 
 /// What answers all calls.
@@ -571,6 +657,7 @@ pub struct ServiceFacts {
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
     pub bodies: Arc<BodyFacts>,
+    pub alerts: Arc<Alerts>,
     pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.
     pub identity: Identity,
@@ -691,50 +778,10 @@ impl Admin {
     }
 }
 
-impl Refusal {
-    fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
-    }
-}
-
-impl From<ListError> for Refusal {
-    fn from(error: ListError) -> Self {
-        match error {
-            ListError::Store(error) => error.into(),
-            ListError::TooMany => Self::new(error.to_string()),
-        }
-    }
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        let advice = match error {
-            StoreError::Unavailable => "make room or repair the disk, then try again",
-            StoreError::FileLost => {
-                "see pillarbox status for what to do; pillarbox backup FILE saves what the service \
-                 holds"
-            }
-            StoreError::OutcomeOpen => "look whether it was made before you try again",
-            StoreError::Damaged => "restore a backup of the data directory",
-        };
-        Self::new(format!("{error}; {advice}"))
-    }
-}
-
 /// The name of an organisation, or the number of one that was removed.
 pub fn shown_name(store: &Store, id: OrganisationId) -> String {
     store.organisation_by_id(id).map_or_else(
         || format!("{REMOVED_MARK}{}", id.0),
         |organisation| organisation.name.as_str().to_owned(),
     )
-}
-
-fn organisation_name(text: &str) -> Result<OrganisationName, Refusal> {
-    text.parse().map_err(|rule| Refusal::new(format!("{text:?} cannot be a name: {rule}")))
-}
-
-fn domain_name(text: &str) -> Result<DomainName<'_>, Refusal> {
-    DomainName::parse(text).map_err(|_| {
-        Refusal::new(format!("{text:?} is not a domain name; write it as in mail.example.com"))
-    })
 }

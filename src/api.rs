@@ -14,6 +14,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
+use crate::api::cancel::Canceller;
 use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
 use crate::api::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
@@ -22,7 +23,7 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::feed::{FeedCursor, FeedPosition};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
-use crate::domain::organisation::Organisation;
+use crate::domain::organisation::{Organisation, Scope};
 use crate::domain::request::SendRequest;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
@@ -34,8 +35,9 @@ use crate::intake::Intake;
 use crate::listing::{self, Listing};
 use crate::queue::MessageQueue;
 use crate::shared_limits::{Budget, Exhausted};
-use crate::store::{Accepted, FeedPage, Lister, Store, StoreError};
+use crate::store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
 
+pub mod cancel;
 pub mod error;
 pub mod json;
 pub mod metrics;
@@ -47,8 +49,8 @@ const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
 /// The API's paths, for whoever asks for another one.
-const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, \
-                     /emails/{id}/timeline, /events and /openapi.json";
+const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel, \
+                     /emails/{id}/events, /emails/{id}/timeline, /events, /usage and /openapi.json";
 /// Media type of pages for people.
 const HTML: &str = "text/html";
 /// A page for people loads nothing, and its style is its own.
@@ -79,6 +81,8 @@ struct Inner {
     clock: Clock,
     budgets: Budgets,
     metrics: Arc<ClientMetrics>,
+    /// What stops messages on all nodes. It is there before the first request.
+    canceller: OnceLock<Arc<dyn Canceller>>,
     /// Page for a browser that opens the listener's address.
     welcome: OnceLock<Bytes>,
 }
@@ -115,12 +119,16 @@ enum Endpoint<'a> {
     Batch,
     /// `/emails/{id}`
     Email(&'a str),
+    /// `/emails/{id}/cancel`
+    Cancel(&'a str),
     /// `/emails/{id}/events`
     Events(&'a str),
     /// `/emails/{id}/timeline`
     Timeline(&'a str),
     /// `/events`
     Feed,
+    /// `/usage`
+    Usage,
     /// `/openapi.json`
     Description,
 }
@@ -129,6 +137,7 @@ impl<'a> Endpoint<'a> {
     fn of(path: &'a str) -> Option<Self> {
         match path {
             "/events" => return Some(Self::Feed),
+            "/usage" => return Some(Self::Usage),
             OPENAPI_PATH => return Some(Self::Description),
             _ => {}
         }
@@ -142,20 +151,28 @@ impl<'a> Endpoint<'a> {
         }
         match rest.split_once('/') {
             None if !rest.is_empty() => Some(Self::Email(rest)),
+            Some((id, "cancel")) if !id.is_empty() => Some(Self::Cancel(id)),
             Some((id, "events")) if !id.is_empty() => Some(Self::Events(id)),
             Some((id, "timeline")) if !id.is_empty() => Some(Self::Timeline(id)),
             _ => None,
         }
     }
 
+    /// The scope that a key needs for a request; `None` if the path does not take the method.
+    fn scope(self, method: &Method) -> Option<Scope> {
+        let takes = self.allow().split(", ").any(|taken| taken == method.as_str());
+        takes.then(|| if method == Method::GET { Scope::Read } else { Scope::Send })
+    }
+
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
-            Self::Batch => "POST",
+            Self::Batch | Self::Cancel(_) => "POST",
             Self::Email(_)
             | Self::Events(_)
             | Self::Timeline(_)
             | Self::Feed
+            | Self::Usage
             | Self::Description => "GET",
         }
     }
@@ -216,9 +233,15 @@ impl Api {
             clock: clock.clone(),
             budgets: budgets.clone(),
             metrics: Arc::default(),
+            canceller: OnceLock::new(),
             welcome: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Stops messages by this from now on. The first one stays.
+    pub fn cancel_by(&self, canceller: Arc<dyn Canceller>) {
+        let _ = self.inner.canceller.set(canceller);
     }
 
     /// Shows a page, as HTML, to a browser that opens the listener's address. The first page stays.
@@ -249,13 +272,17 @@ impl Inner {
             self.note_keyless(&request, connection);
             return Ok(welcome(page));
         }
-        let (organisation, key) =
+        let client =
             self.authenticate(request.headers()).inspect_err(|_| connection.refuse_key())?;
+        let Client { organisation, key, rights } = client;
         connection.accept_key();
         self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
+        if let Some(scope) = endpoint.scope(&head.method).filter(|s| !rights.scopes.contains(s)) {
+            return Err(ApiError::MissingScope(scope));
+        }
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
@@ -267,6 +294,12 @@ impl Inner {
                 let body = self.budgets.bodies.read(organisation.id, body).await?;
                 self.send_batch(&organisation, key, body, id).await
             }
+            (Endpoint::Cancel(text), &Method::POST) => {
+                require_json(&head.headers)?;
+                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                wire::require_no_fields(&body)?;
+                self.cancel(&organisation, text).await
+            }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
             }
@@ -276,13 +309,13 @@ impl Inner {
             (Endpoint::Feed, &Method::GET) => {
                 self.feed(&organisation, head.uri.query().unwrap_or_default()).await
             }
+            (Endpoint::Usage, &Method::GET) => self.usage(&organisation).await,
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
     }
 
-    /// The organisation of the request's key, and the key. Missing, malformed, unknown, revoked and expired are
-    /// one.
-    fn authenticate(&self, headers: &HeaderMap) -> Result<(Organisation, KeyId), Rejection> {
+    /// The client of the request's key. Missing, malformed, unknown, revoked and expired are one.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Client, Rejection> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return Err(Rejection::Unauthorized);
@@ -382,9 +415,11 @@ impl Inner {
         self.budgets.responses.require_room(organisation.id)?;
         let queue = Arc::clone(&self.queue);
         let live = move |id| queue.live(id);
-        let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
+        let (responses, kind) = (self.budgets.responses.clone(), organisation.kind);
+        let organisation = organisation.id;
         // Where the rows are read: a long page must not hold a worker.
-        let write = move |listing: Listing| responses.count(organisation, wire::emails(listing));
+        let write =
+            move |listing: Listing| responses.count(organisation, wire::emails(kind, listing));
         let now = self.clock.window_time();
         let lister = Lister::Organisation(organisation);
         Ok(json(listing::list(&self.store, lister, live, filter, limit, now, write).await??))
@@ -404,7 +439,7 @@ impl Inner {
                 message = self.message_of(organisation, text).await?;
             }
         }
-        self.counted(organisation, wire::message(message, live.as_ref()))
+        self.counted(organisation, wire::message(organisation.kind, message, live.as_ref()))
     }
 
     async fn events(
@@ -428,12 +463,19 @@ impl Inner {
         self.counted(organisation, wire::timeline(entries))
     }
 
+    async fn usage(&self, organisation: &Organisation) -> Result<Response<Full<Bytes>>, ApiError> {
+        let usage = self.store.usage(&[organisation.id], self.clock.period_time()).await?;
+        let usage = usage.first().copied().unwrap_or_default();
+        self.counted(organisation, wire::usage(&organisation.limits, &usage))
+    }
+
     async fn feed(
         &self,
         organisation: &Organisation,
         query: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let (feed, organisation) = (self.store.feed_id(), organisation.id);
+        let (feed, kind) = (self.store.feed_id(), organisation.kind);
+        let organisation = organisation.id;
         let (window_now, given_at) = (self.clock.window_time(), self.clock.record_time());
         let cursor = |text: &str| FeedCursor::parse(text, feed, organisation, &window_now);
         let FeedQuery { after, types, limit } = FeedQuery::parse(query, cursor)?;
@@ -444,7 +486,7 @@ impl Inner {
         // Where the rows are read, as a listing is written.
         let write = move |page: FeedPage| {
             let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
-            responses.count(organisation, wire::feed(&page.entries, next))
+            responses.count(organisation, wire::feed(kind, &page.entries, next))
         };
         let written = self.store.list_feed(organisation, after, types, limit, window_now, write);
         Ok(json(written.await??))

@@ -10,10 +10,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::admin::{
     ClockConfirm, DeadLetterClear, DeadLetterList, DeadLetterShow, DomainAdd, DomainCheck,
-    DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, MessageCancel, MessageList, MessageShow,
-    NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationList, OrganisationRemove,
-    SuppressionAdd, SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove,
-    WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+    DomainList, DomainRemove, KeyAdd, KeyList, KeyRevoke, KeyRotate, MessageCancel, MessageList,
+    MessageShow, NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationLimit,
+    OrganisationList, OrganisationPause, OrganisationRemove, OrganisationResume, SuppressionAdd,
+    SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove, WebhookReplay,
+    WebhookResume, WebhookRotate, WebhookTest,
 };
 use crate::service::HandedBodies;
 
@@ -95,11 +96,16 @@ commands! {
     Org {
         Add(OrganisationAdd): org::added;
         List(OrganisationList): org::table;
+        Limit(OrganisationLimit): org::limited;
+        Usage(org::Usage) => org::usage;
+        Pause(OrganisationPause) => org::pause;
+        Resume(OrganisationResume) => org::resume;
         Remove(Confirmed<OrganisationRemove>) => org::remove;
     }
     Key {
         Add(KeyAdd): key::added;
         List(KeyList): key::table;
+        Rotate(KeyRotate): key::added;
         Revoke(KeyRevoke): key::revoked;
     }
     Domain {
@@ -161,7 +167,7 @@ enum Command {
     Dev(run::DevArgs),
     /// Run only the simulator of SES, for tests of your own programs.
     Simulator(run::SimulatorArgs),
-    /// Add, list and remove organisations.
+    /// Add, list, pause, resume and remove organisations.
     Org(Group<Org>),
     /// Create, list and revoke API keys.
     Key(Group<Key>),

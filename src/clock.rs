@@ -301,6 +301,13 @@ impl Clock {
         self.record_and_window_time().1
     }
 
+    /// Returns the instant whose minutes, hours, days and months count now. It goes on while the wall
+    /// clock is in doubt.
+    pub fn period_time(&self) -> Timestamp {
+        let (stored, window_now) = self.record_and_window_time();
+        window_now.corrected(stored)
+    }
+
     /// Returns [`Clock::record_time`] and [`Clock::window_time`] of one look at the clock.
     pub fn record_and_window_time(&self) -> (Timestamp, WindowTime) {
         if let Some((state, stored)) = self.last_look() {

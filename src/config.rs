@@ -1,6 +1,6 @@
 //! Configuration: a TOML file and the environment become one typed [`Config`].
 //!
-//! Everything wrong is reported at once. Nothing here binds anything, and [`set_texts`] alone
+//! Everything wrong is reported at once, also in the file of a secret. Nothing here binds anything, and [`set_texts`] alone
 //! writes; the environment is a parameter, and [`environment`] alone asks the process for it.
 
 mod edit;
@@ -26,6 +26,7 @@ use self::sources::Overruled;
 pub use self::values::listen_address;
 pub use crate::domain::attempt::TrackingOverride;
 use crate::domain::retry::Backoff;
+use crate::domain::webhook::{SigningSecret, WebhookUrl};
 
 /// A file with every key, its default and what it means.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
@@ -91,10 +92,23 @@ pub struct Config {
     pub smtp: Smtp,
     /// How messages are sent.
     pub sending: Sending,
+    /// Test organisations.
+    pub test: Test,
     /// The provider.
     pub ses: Ses,
+    /// Receiver of alerts, if operators have one.
+    pub alerts: Option<Alerts>,
     /// What stores.
     pub store: StoreConfig,
+}
+
+/// Receiver of alerts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alerts {
+    /// Its address.
+    pub url: WebhookUrl,
+    /// Secret that signs, as it was read from its file.
+    pub secret: SigningSecret,
 }
 
 /// What stores.
@@ -176,6 +190,23 @@ pub struct Sending {
     pub drain: Duration,
     /// Yes if the bodies of pending messages are to outlive the process.
     pub keep_bodies: KeepBodies,
+}
+
+/// Test organisations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Test {
+    /// Yes if the last messages of each are to be kept for the operators' page.
+    pub capture: Capture,
+}
+
+/// Decision whether mail of test organisations is kept to be looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Capture {
+    /// It is, in memory.
+    Yes,
+    /// It is not.
+    #[default]
+    No,
 }
 
 /// The pace, in recipients per second.
@@ -322,7 +353,11 @@ impl Config {
             ),
             smtp: Smtp::read(reader, tls.as_ref()),
             tls,
+            test: Test {
+                capture: reader.take("test.capture", default.test.capture, values::capture),
+            },
             ses: Ses::read(reader, default.ses),
+            alerts: Alerts::read(reader),
             store: StoreConfig::read(reader, &sending, max_request_bytes),
             sending,
         }
@@ -453,6 +488,23 @@ impl Ses {
     }
 }
 
+impl Alerts {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        const KEYS: [&str; 2] = ["alerts.url", "alerts.secret_file"];
+        let url = reader.take_optional(KEYS[0], values::receiver_url);
+        let secret = reader.take_optional(KEYS[1], values::signing_secret);
+        match (url, secret) {
+            (Some(url), Some(secret)) => Some(Self { url, secret }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                let rule = "give both or neither: each post is signed";
+                reader.inconsistent(&KEYS, rule);
+                None
+            }
+        }
+    }
+}
+
 impl StoreConfig {
     fn read(reader: &mut Reader, sending: &Sending, max_request_bytes: usize) -> Self {
         const HOSTS: &str = "store.postgres.hosts";
@@ -525,7 +577,9 @@ impl Default for Config {
             tls: None,
             smtp: Smtp::default(),
             sending: Sending::default(),
+            test: Test::default(),
             ses: Ses::default(),
+            alerts: None,
             store: StoreConfig::Redb,
         }
     }

@@ -19,8 +19,9 @@ use crate::config::OnUnknown;
 use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
 use crate::domain::message::Transition;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::retry::Backoff;
-use crate::in_flight::InFlight;
+use crate::in_flight::{InFlight, InFlightGuard};
 use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage, TakenUp};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 use crate::tasks::caught;
@@ -36,6 +37,7 @@ use throttle::Throttle;
 use token_bucket::Rate;
 
 pub use cancel::Cancelled;
+pub use pauses::{PausedByOperator, PausedMessages};
 pub use provider_health::Evidence;
 pub use recent_calls::RecentCalls;
 pub use throttle::DailyQuota;
@@ -46,6 +48,7 @@ pub mod circuit_breaker;
 mod drain;
 pub mod metrics;
 mod paused_domains;
+mod pauses;
 mod provider_health;
 pub mod recent_calls;
 mod refusal_runs;
@@ -59,6 +62,8 @@ pub const LAST_CALLS: Duration = Duration::from_secs(5);
 /// Attempts in memory for each call that may be under way: the others have ended, and wait for
 /// the store to take their outcome.
 const ATTEMPTS_PER_CALL: usize = 2;
+/// Calls under way at one time for all test organisations together.
+const TEST_CALLS: usize = 32;
 /// How often a look is taken whether the dispatcher has turned.
 const TURN_POLL: Duration = Duration::from_millis(50);
 
@@ -96,6 +101,8 @@ pub struct Dispatcher<P> {
     cancelling: Mutex<JoinSet<()>>,
     domains: PausedDomains,
     refusals: RefusalRuns,
+    /// Attempts for test organisations in memory.
+    test_attempts: InFlight,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
     /// Messages of an earlier process whose end is known and not in the store yet.
@@ -218,6 +225,7 @@ impl<P: Provider> Dispatcher<P> {
             cancelling: Mutex::default(),
             domains,
             refusals: RefusalRuns::default(),
+            test_attempts: InFlight::default(),
             unrecorded: InFlight::default(),
             taken_up: Mutex::default(),
             unwritten: Mutex::default(),
@@ -307,10 +315,14 @@ impl<P: Provider> Dispatcher<P> {
 
     /// What would be the next probe of a provider that does not take messages.
     fn next_probe(&self) -> NextProbe {
-        match self.queue.next(Instant::now(), self.settings().max_in_flight) {
+        let max = self.settings().max_in_flight;
+        match self.queue.next(OrganisationKind::Production, Instant::now(), max) {
             Next::Now | Next::AfterACall(_) => NextProbe::Message,
-            Next::At(_) | Next::Never if self.queue.pending().in_flight > 0 => NextProbe::Message,
-            Next::At(_) | Next::Never => NextProbe::None,
+            Next::At(_) | Next::Never => {
+                let pending = self.queue.pending();
+                let taken_out = pending.in_flight - pending.test_in_flight;
+                if taken_out > 0 { NextProbe::Message } else { NextProbe::None }
+            }
         }
     }
 
@@ -431,7 +443,11 @@ impl<P: Provider> Dispatcher<P> {
         let mut ended = self.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
         for survivor in survivors {
             let id = survivor.id;
-            match self.queue.take_up(survivor) {
+            // If its organisation is removed, its message ends without a call. Should there be one all
+            // the same, it must not reach the provider.
+            let kind = self.store.organisation_kind(survivor.organisation);
+            let kind = kind.unwrap_or(OrganisationKind::Test);
+            match self.queue.take_up(survivor, kind) {
                 Ok(TakenUp::Waits) => {}
                 Ok(TakenUp::Ends(claim, end)) => ended.push((claim, end)),
                 // Its mark in the store stays, and the next start settles it.
@@ -451,6 +467,7 @@ impl<P: Provider> Dispatcher<P> {
         for (claim, end) in taken_up {
             self.end(claim, end, &mut attempts);
         }
+        self.follow_pauses().await;
         {
             let expiry = self.expire();
             let over = over(phase.clone());
@@ -484,7 +501,10 @@ impl<P: Provider> Dispatcher<P> {
                     () = self.store.writable(), if wait == Wait::ForTheStore => {}
                     () = wake_at(wait, entered) => {}
                     () = self.changed.notified() => {}
-                    Ok(()) = directory.changed() => self.reconsider_domains(),
+                    Ok(()) = directory.changed() => {
+                        self.reconsider_domains();
+                        self.follow_pauses().await;
+                    }
                     () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
                     Ok(()) = phase.changed() => {}
                 }
@@ -508,7 +528,6 @@ impl<P: Provider> Dispatcher<P> {
         if matches!(phase, Phase::Handover { .. }) {
             return Wait::ForACall;
         }
-        let max = self.settings().max_in_flight;
         for _ in 0..START_STEP {
             if self.store.health() == StoreHealth::Refusing {
                 return Wait::ForTheStore;
@@ -516,41 +535,92 @@ impl<P: Provider> Dispatcher<P> {
             if self.unrecorded.count() > 0 {
                 return Wait::ForRecords;
             }
-            let now = Instant::now();
-            match self.queue.next(now, max) {
-                Next::Now => {}
-                Next::AfterACall(later) => return Wait::ForAShare(later),
-                Next::At(due) => return Wait::Until(due),
-                Next::Never => return Wait::ForAMessage,
+            // Neither kind waits for the other.
+            let production = self.start_next(OrganisationKind::Production, attempts).await;
+            let test = self.start_next(OrganisationKind::Test, attempts).await;
+            match production.both(test) {
+                Wait::Not => {}
+                wait => return wait,
             }
-            if attempts.len() >= max.saturating_mul(ATTEMPTS_PER_CALL) {
-                return Wait::ForACall;
-            }
-            if let Some(wait) = self.throttle().wait(now) {
-                return wait;
-            }
-            let _starting = self.starting.lock().await;
-            let Some(claim) = self.queue.claim(now, max) else { return Wait::ForAMessage };
-            self.start(claim, now, attempts).await;
         }
+        Wait::Not
+    }
+
+    /// Starts the next call for an organisation of this kind if it may start now, and says what it
+    /// waits for otherwise. Those of test organisations have slots of their own, and wait neither for
+    /// the account's pace nor for the provider.
+    async fn start_next(
+        self: &Arc<Self>,
+        kind: OrganisationKind,
+        attempts: &mut JoinSet<()>,
+    ) -> Wait {
+        let now = Instant::now();
+        let test_attempts = self.test_attempts.count();
+        let (max, of_kind) = match kind {
+            OrganisationKind::Production => {
+                (self.settings().max_in_flight, attempts.len().saturating_sub(test_attempts))
+            }
+            OrganisationKind::Test => (TEST_CALLS, test_attempts),
+        };
+        match self.queue.next(kind, now, max) {
+            Next::Now => {}
+            Next::AfterACall(later) => return Wait::ForAShare(later),
+            Next::At(due) => return Wait::Until(due),
+            Next::Never => return Wait::ForAMessage,
+        }
+        if of_kind >= max.saturating_mul(ATTEMPTS_PER_CALL) {
+            return Wait::ForACall;
+        }
+        if kind == OrganisationKind::Production
+            && let Some(wait) = self.throttle().wait(now)
+        {
+            return wait;
+        }
+        let starting = self.starting.lock().await;
+        let Some(claim) = self.queue.claim(kind, now, max) else { return Wait::ForAMessage };
+        self.start(claim, now, attempts, &starting).await;
         Wait::Not
     }
 
     /// Starts the call that a message's turn is for, unless something forbids or delays it. What
     /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
     /// permitted, however late its task runs: what is learned meanwhile was not known to it.
-    async fn start(self: &Arc<Self>, mut claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
+    async fn start(
+        self: &Arc<Self>,
+        mut claim: Claim,
+        now: Instant,
+        attempts: &mut JoinSet<()>,
+        starting: &tokio::sync::MutexGuard<'_, ()>,
+    ) {
         let dispatcher = Arc::clone(self);
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
+            // Last, because the store may have taken long to say all else.
+            Ok(Hold::None(_)) if self.store.pause(claim.message.organisation).is_some() => {
+                self.follow_pauses_while(starting);
+                if let Some((claim, end)) = claim.put_back_as_new() {
+                    self.end(claim, end, attempts);
+                }
+            }
+            // On several nodes, this one may not know any more what the others were told.
+            Ok(Hold::None(_)) if self.store.health() == StoreHealth::Refusing => {
+                if let Some((claim, end)) = claim.put_back_untried(now) {
+                    self.end(claim, end, attempts);
+                }
+            }
             Ok(Hold::None(envelope)) => {
-                let marks = self.take(&claim, now);
+                let marks = match claim.message.kind {
+                    OrganisationKind::Production => Some(self.take(&claim, now)),
+                    OrganisationKind::Test => None,
+                };
+                let counted = self.count_test_attempt(claim.message.kind);
                 let call = claim.start_call();
                 let started = Started { at: now, marks, call, envelope };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
                     dispatcher.attempt(claim, started).await;
+                    drop(counted);
                 }));
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
@@ -571,6 +641,11 @@ impl<P: Provider> Dispatcher<P> {
                 }
             }
         }
+    }
+
+    /// Counts an attempt for a test organisation until the mark is dropped.
+    fn count_test_attempt(&self, kind: OrganisationKind) -> Option<InFlightGuard> {
+        (kind == OrganisationKind::Test).then(|| self.test_attempts.enter())
     }
 
     /// Charges a call that is about to start to the pace and to the daily quota.
@@ -653,6 +728,26 @@ impl Phase {
 impl Wait {
     fn ends_with_a_call(self) -> bool {
         matches!(self, Self::ForACall | Self::ForAShare(_))
+    }
+
+    /// Returns the wait of two that both have something to wait for: it ends with the first of them.
+    fn both(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Not, _) | (_, Self::Not) => Self::Not,
+            (Self::ForTheStore, _) | (_, Self::ForTheStore) => Self::ForTheStore,
+            (Self::ForRecords, _) | (_, Self::ForRecords) => Self::ForRecords,
+            (Self::ForACall, Self::ForACall) => Self::ForACall,
+            (one, other) => {
+                let end = one.end().into_iter().chain(other.end()).min();
+                match end {
+                    end if one.ends_with_a_call() || other.ends_with_a_call() => {
+                        Self::ForAShare(end)
+                    }
+                    Some(end) => Self::Until(end),
+                    None => Self::ForAMessage,
+                }
+            }
+        }
     }
 
     /// The time at which it ends by the clock.

@@ -47,4 +47,7 @@ pub mod feed;
 
 pub mod suppression;
 
+pub mod usage;
 pub mod webhook;
+
+pub mod alert;

@@ -11,7 +11,9 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderDomain};
+use crate::domain::organisation::{
+    DomainCheck, DomainState, Finding, OrganisationKind, SenderDomain,
+};
 use crate::domain::time::Timestamp;
 use crate::ses::SesClient;
 use crate::ses::error::CallError;
@@ -144,6 +146,11 @@ impl Verifier {
         let now = self.clock.now();
         let mut due: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for domain in self.store.domains() {
+            // SES knows nothing of a test organisation's domains.
+            let kind = self.store.organisation_kind(domain.organisation);
+            if kind != Some(OrganisationKind::Production) {
+                continue;
+            }
             // A check in the future was made by a clock that has been set back since.
             let ahead = domain.last_check.is_some_and(|check| check.at > now);
             if due_at(&domain).is_some_and(|at| at <= now || ahead) {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
@@ -22,6 +23,19 @@ pub mod poll;
 /// Reason why the document of an event that was taken in is kept.
 const UNREAD_RECIPIENT: &str =
     "a recipient is not exactly one address, so it was not suppressed; suppress it by hand";
+
+/// Reason why the document of an event that was not taken in is kept.
+const OF_A_TEST_ORGANISATION: &str =
+    "it names a test organisation, whose mail never goes to SES; see what else sends by that name";
+
+/// Who made documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The provider.
+    Provider,
+    /// The simulator of test organisations.
+    Simulator,
+}
 
 /// Takes in the provider's documents.
 #[derive(Debug)]
@@ -61,11 +75,21 @@ impl EventProcessor {
     /// Takes in documents, together. When this returns without an error, all that follows from
     /// them is durable, and they may be forgotten where they came from. Each may come again.
     pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
+        self.take_in(documents, Source::Provider).await
+    }
+
+    /// The same of documents that the simulator of test organisations made. They count as nothing
+    /// that the provider has reported.
+    pub async fn ingest_simulated(&self, documents: &[&str]) -> Result<(), StoreError> {
+        self.take_in(documents, Source::Simulator).await
+    }
+
+    async fn take_in(&self, documents: &[&str], source: Source) -> Result<(), StoreError> {
         let now = self.clock.now();
         let stored_at = self.clock.record_time();
         let mut sorted = Sorted::default();
         for document in documents {
-            sorted.add(document, stored_at);
+            sorted.add(document, stored_at, |event| self.is_set_aside(event, source));
         }
         let Sorted { reports, letters, types, mut unmatched } = sorted;
         let mut foreign = 0;
@@ -97,6 +121,9 @@ impl EventProcessor {
             }
         }
         kept?;
+        if source == Source::Simulator {
+            return Ok(());
+        }
         if types.iter().any(|kind| *kind != DocumentType::Unreadable) {
             *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }
@@ -104,6 +131,14 @@ impl EventProcessor {
         self.metrics.unmatched.inc_by(unmatched);
         self.metrics.foreign.inc_by(foreign);
         Ok(())
+    }
+
+    /// Returns true if an event names a test organisation and is not its simulator's.
+    fn is_set_aside(&self, event: &ProviderEvent, source: Source) -> bool {
+        let name = event.organisation.as_deref().and_then(|text| text.parse().ok());
+        let named = name.and_then(|name| self.store.organisation(&name));
+        source == Source::Provider
+            && named.is_some_and(|named| named.kind == OrganisationKind::Test)
     }
 
     /// Metrics of the documents that were taken in.
@@ -136,8 +171,22 @@ impl EventProcessor {
 }
 
 impl Sorted {
-    fn add(&mut self, document: &str, now: Timestamp) {
+    fn add(
+        &mut self,
+        document: &str,
+        now: Timestamp,
+        is_set_aside: impl Fn(&ProviderEvent) -> bool,
+    ) {
         match parse(document) {
+            Ok(Document::Event(event)) if is_set_aside(&event) => {
+                warn!(
+                    ses_message_id = event.ses_message_id,
+                    "an event names a test organisation, and is not of its simulator: kept as a \
+                     dead letter"
+                );
+                self.types.push(DocumentType::of(&event.kind));
+                self.letters.push(DeadLetter::new(now, OF_A_TEST_ORGANISATION, document));
+            }
             Ok(Document::Event(event)) => {
                 self.types.push(DocumentType::of(&event.kind));
                 if has_unread_recipient(&event.kind) {

@@ -1,6 +1,6 @@
 //! Intake: from a well-formed request of a known organisation to a durable message in the queue.
 //!
-//! Keeps the contract's order of checks: sender domain, suppression, replay, capacity, store. It
+//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, capacity, store. It
 //! knows nothing of HTTP.
 
 use std::fmt::Display;
@@ -15,9 +15,10 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::Organisation;
+use crate::domain::organisation::{Organisation, PausedRequests};
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
+use crate::domain::usage::Exceeded;
 use crate::in_flight::InFlight;
 use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
 use crate::ses::send::{RequestOptions, encode};
@@ -39,11 +40,20 @@ pub enum Refusal {
         /// The domain.
         domain: DomainName<'static>,
     },
+    /// The API key that the request came with is not for this sender domain.
+    SenderForbidden {
+        /// The domain.
+        domain: DomainName<'static>,
+    },
     /// A recipient is suppressed.
     Suppressed {
         /// The recipient's field.
         field: String,
     },
+    /// An operator has paused the organisation, and its requests are refused.
+    Paused,
+    /// A limit of the organisation is reached.
+    LimitReached(Exceeded),
     /// The byte budget of pending messages, or the organisation's share of it, is used up.
     QueueFull(NoRoom),
     /// The record could not be made durable.
@@ -71,6 +81,7 @@ impl From<AcceptError> for Refusal {
         match error {
             AcceptError::Store(error) => error.into(),
             AcceptError::KeyEnded => Self::KeyEnded,
+            AcceptError::LimitReached(exceeded) => Self::LimitReached(exceeded),
             AcceptError::UnverifiedDomain { domain, .. } => Self::UnverifiedDomain { domain },
         }
     }
@@ -156,7 +167,7 @@ impl Intake {
         let right = self.sending_right(organisation, key)?;
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
-        let facts = self.store.facts(organisation.id);
+        let facts = self.store.facts(organisation.id).by_right(&right);
         let admitted = admit(request, &facts).await.map_err(refusal)?;
         // The record's is not the wall clock's time: if that is wrong, the new message could be
         // expired at once.
@@ -167,7 +178,8 @@ impl Intake {
             return Ok(PreparedMessage::Replayed(id));
         }
         let origin = Origin { organisation, right, suppression_epoch, request_id };
-        match self.acceptance(&admitted, (created_at, window_now), origin) {
+        let within = self.require_within_limits(organisation, admitted.recipient_count());
+        match within.and_then(|()| self.acceptance(&admitted, (created_at, window_now), origin)) {
             Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
             Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
                 None => Err(refusal),
@@ -202,6 +214,21 @@ impl Intake {
         right.ok_or(Refusal::KeyEnded)
     }
 
+    /// Refuses what would exceed a limit of the organisation, as far as this process knows. The
+    /// acceptance has the last word.
+    fn require_within_limits(
+        &self,
+        organisation: &Organisation,
+        recipients: u64,
+    ) -> Result<(), Refusal> {
+        if organisation.limits.is_none() {
+            return Ok(());
+        }
+        let exceeded =
+            self.store.exceeded_limit(organisation.id, recipients, self.clock.period_time());
+        exceeded.map_or(Ok(()), |exceeded| Err(Refusal::LimitReached(exceeded)))
+    }
+
     /// Encodes a new message and reserves its part of the byte budget.
     fn acceptance<D: Display + Send + 'static>(
         &self,
@@ -215,6 +242,11 @@ impl Intake {
         if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
         }
+        // The caller's copy of the organisation is as old as its request.
+        let pause = self.store.pause(organisation.id);
+        if pause.is_some_and(|pause| pause.requests == PausedRequests::Refused) {
+            return Err(Refusal::Paused);
+        }
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(admitted);
         let room = envelope.as_str().len();
@@ -225,6 +257,7 @@ impl Intake {
         // The body is in the arena before the commit: what is on disk as pending has one.
         let held = self.queue.hold(AcceptedMessage {
             id,
+            kind: organisation.kind,
             key: right.key(),
             request,
             accepted_at: Instant::now(),
@@ -290,6 +323,7 @@ pub enum PreparedMessage {
 fn refusal(error: AdmissionError<StoreError>) -> Refusal {
     match error {
         AdmissionError::UnverifiedDomain { domain } => Refusal::UnverifiedDomain { domain },
+        AdmissionError::SenderForbidden { domain } => Refusal::SenderForbidden { domain },
         AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
         AdmissionError::Facts(error) => error.into(),
     }

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  smtp  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
-//! 2 adapters   body_store  store  ses  http  simulator (used by service, cli and tests alone)
+//! 3 flows      alerts  intake  queue  dispatch  events  providers  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
+//! 2 adapters   body_store  store  ses  http  simulator (used by providers, service, cli and tests alone)
 //! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits  tasks  text_buffer
 //! ```
 //!
@@ -22,6 +22,7 @@
 use mimalloc as _;
 
 pub mod admin;
+pub mod alerts;
 pub mod api;
 pub mod aws_setup;
 pub mod body_store;
@@ -42,6 +43,7 @@ pub mod listing;
 pub mod logging;
 pub mod operator;
 pub mod organisation_counts;
+pub mod providers;
 pub mod purge_schedule;
 pub mod queue;
 pub mod quota;

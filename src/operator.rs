@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::admin::Admin;
 use crate::admin::bodies::BodyFacts;
+use crate::alerts::Alerts;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -37,8 +38,8 @@ use crate::http::request_id::RequestId;
 use crate::http::tls::Tls;
 use crate::http::{Connection, Handler};
 use crate::intake::Intake;
+use crate::providers::Providers;
 use crate::quota::AccountCheck;
-use crate::ses::SesClient;
 use crate::smtp::metrics::SmtpMetrics;
 use crate::store::Store;
 use crate::webhooks::Webhooks;
@@ -85,7 +86,7 @@ pub struct Parts {
     pub store: Store,
     pub clock: Clock,
     pub intake: Arc<Intake>,
-    pub dispatcher: Arc<Dispatcher<SesClient>>,
+    pub dispatcher: Arc<Dispatcher<Providers>>,
     pub bodies: Arc<BodyFacts>,
     /// Bytes that the configuration gives to pending messages.
     pub configured_pending_bytes: Arc<AtomicUsize>,
@@ -97,6 +98,7 @@ pub struct Parts {
     /// What happened in the hours before this one.
     pub history: Arc<HistoryKeeper>,
     pub webhooks: Arc<Webhooks>,
+    pub alerts: Arc<Alerts>,
     pub clients: Arc<ClientMetrics>,
     pub smtp: Arc<SmtpMetrics>,
     pub connections: ClientConnections,

@@ -5,6 +5,7 @@
 //! of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
 //! its message.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+use crate::domain::organisation::OrganisationKind;
 
 use claim::INTERRUPTED_WAIT;
 use entries::{Entries, Past};
@@ -27,7 +29,7 @@ pub use claim::{Call, Claim, Interruption};
 pub use forecast::DrainForecast;
 pub use live::{Live, View};
 pub use message::{AcceptedMessage, EncodedRequest, HeldMessage, PendingMessage};
-pub use selection::{Selected, Selection};
+pub use selection::{CancelReach, Selected, Selection};
 
 mod budget;
 mod claim;
@@ -69,6 +71,15 @@ pub enum Gate {
     Closed,
 }
 
+/// How much of an organisation is pending.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Messages that wait for an attempt.
+    pub waiting: usize,
+    /// Calls under way.
+    pub calls_under_way: usize,
+}
+
 /// How much is pending.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pending {
@@ -76,10 +87,16 @@ pub struct Pending {
     pub messages: usize,
     /// Of these, the ones with a call under way.
     pub in_flight: usize,
+    /// Of these, the ones that wait because an operator has paused their organisation.
+    pub paused: usize,
     /// Bytes of the budget in use.
     pub bytes: usize,
-    /// Organisations with a message that is due and waits for its call.
+    /// Organisations of production with a message that is due and waits for its call.
     pub due_organisations: usize,
+    /// Of the messages, those of test organisations.
+    pub test_messages: usize,
+    /// Of these, the ones with a call under way.
+    pub test_in_flight: usize,
 }
 
 /// A message that outlived its process.
@@ -127,7 +144,7 @@ impl MessageQueue {
     /// Puts the body of a message that is to be accepted into the arena. Fails if there is no memory
     /// for it.
     pub fn hold(&self, accepted: AcceptedMessage) -> io::Result<HeldMessage> {
-        let AcceptedMessage { id, key, request, accepted_at, suppression_epoch, reservation } =
+        let AcceptedMessage { id, kind, key, request, accepted_at, suppression_epoch, reservation } =
             accepted;
         let organisation = reservation.holder();
         let body = self.bodies.put(&NewBody {
@@ -141,6 +158,7 @@ impl MessageQueue {
         let message = PendingMessage {
             id,
             organisation,
+            kind,
             recipients: request.recipients,
             accepted_at,
             suppression_epoch: Some(suppression_epoch),
@@ -159,15 +177,21 @@ impl MessageQueue {
         }
     }
 
-    /// Takes up a message that outlived its process and is still pending. It is due as it was then, and
-    /// at once if a call was under way. Fails if its body cannot be read.
-    pub fn take_up(self: &Arc<Self>, survivor: Survivor) -> io::Result<TakenUp> {
+    /// Takes up a message that outlived its process and is still pending, of an organisation of this
+    /// kind. It is due as it was then, and at once if a call was under way. Fails if its body cannot be
+    /// read.
+    pub fn take_up(
+        self: &Arc<Self>,
+        survivor: Survivor,
+        kind: OrganisationKind,
+    ) -> io::Result<TakenUp> {
         let Survivor { id, organisation, key: _, accepted_at, live, cancellation, body } = survivor;
         let envelope = Envelope::from_text(body.envelope()?);
         let encoded = body.content_len();
         let message = PendingMessage {
             id,
             organisation,
+            kind,
             recipients: envelope.recipient_count(),
             accepted_at,
             suppression_epoch: None,
@@ -205,11 +229,16 @@ impl MessageQueue {
         Ok(taken_up)
     }
 
-    /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
-    /// the organisations whose calls under way are fewer than the free slots, the one whose turn
-    /// it is.
-    pub fn claim(self: &Arc<Self>, now: Instant, max_calls: usize) -> Option<Claim> {
-        let taken = self.lock().claim(now, max_calls)?;
+    /// Takes out the message of an organisation of this kind whose call may start at `now`, with at
+    /// most `max_calls` under way for all of the kind: of the organisations whose calls under way are
+    /// fewer than the free slots, the one whose turn it is.
+    pub fn claim(
+        self: &Arc<Self>,
+        kind: OrganisationKind,
+        now: Instant,
+        max_calls: usize,
+    ) -> Option<Claim> {
+        let taken = self.lock().claim(kind, now, max_calls)?;
         Some(Claim::new(taken, self))
     }
 
@@ -219,14 +248,15 @@ impl MessageQueue {
         Claim::all(taken, self)
     }
 
-    /// When the next call may start, with at most `max_calls` under way.
-    pub fn next(&self, now: Instant, max_calls: usize) -> Next {
-        self.lock().queue.next(now, max_calls)
+    /// When the next call for an organisation of this kind may start, with at most `max_calls` under
+    /// way for all of the kind.
+    pub fn next(&self, kind: OrganisationKind, now: Instant, max_calls: usize) -> Next {
+        self.lock().queue.next(kind, now, max_calls)
     }
 
-    /// Calls under way.
-    pub fn calls(&self) -> usize {
-        self.lock().queue.calls()
+    /// Calls under way for organisations of this kind.
+    pub fn calls(&self, kind: OrganisationKind) -> usize {
+        self.lock().queue.calls(kind)
     }
 
     /// Waits until a call has ended since the last wait.
@@ -278,6 +308,35 @@ impl MessageQueue {
     pub fn set_gate(&self, organisation: OrganisationId, gate: Gate) {
         self.lock().queue.set_gate(organisation, gate);
         self.changed.notify_one();
+    }
+
+    /// Sets which organisations an operator has paused. The messages of all others may go as their
+    /// gates let them.
+    pub fn set_paused(&self, paused: HashSet<OrganisationId>) {
+        self.lock().queue.set_paused(paused);
+        self.changed.notify_one();
+    }
+
+    /// How much of an organisation is pending.
+    pub fn backlog(&self, organisation: OrganisationId) -> Backlog {
+        self.lock().queue.backlog(organisation)
+    }
+
+    /// When the oldest pending message of each of these organisations was accepted. Takes time in
+    /// proportion to what was accepted before and is pending.
+    pub fn oldest_of(
+        &self,
+        mut organisations: HashSet<OrganisationId>,
+    ) -> BTreeMap<OrganisationId, Instant> {
+        let (mut found, mut after) = (BTreeMap::new(), None);
+        // In steps, so that sending does not wait for all of it.
+        while !organisations.is_empty() {
+            after = self.lock().oldest_of(&mut organisations, after, &mut found);
+            if after.is_none() {
+                break;
+            }
+        }
+        found
     }
 
     /// Whether an organisation has messages that wait or are being sent.
@@ -356,13 +415,7 @@ impl MessageQueue {
 
     /// How much is pending.
     pub fn pending(&self) -> Pending {
-        let entries = self.lock();
-        Pending {
-            messages: entries.len(),
-            in_flight: entries.in_flight,
-            bytes: self.budget.in_use(),
-            due_organisations: entries.due_organisations(),
-        }
+        self.lock().pending(self.budget.in_use())
     }
 
     /// Makes waiting messages due at once, for one last attempt: those that are known not to be

@@ -13,6 +13,7 @@ use crate::config::MaxRate;
 use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::token_bucket::Rate;
 use crate::dispatch::{DailyQuota, Dispatcher, Evidence};
+use crate::providers::Providers;
 use crate::ses::SesClient;
 use crate::ses::account::{Account, EnforcementStatus, Sending};
 use crate::ses::error::CallError;
@@ -208,7 +209,7 @@ fn rate(max_rate: MaxRate, account: Option<f64>) -> Rate {
 /// so that it still holds if this begins again.
 pub async fn run(
     ses: SesClient,
-    dispatcher: Arc<Dispatcher<SesClient>>,
+    dispatcher: Arc<Dispatcher<Providers>>,
     mut max_rate: watch::Receiver<MaxRate>,
     told: watch::Sender<Option<f64>>,
     check: watch::Sender<AccountCheck>,
@@ -251,7 +252,7 @@ pub async fn run(
 }
 
 /// Ends a while after calls have begun to say that the provider takes no messages.
-async fn doubted(dispatcher: &Dispatcher<SesClient>) {
+async fn doubted(dispatcher: &Dispatcher<Providers>) {
     dispatcher.doubted().await;
     tokio::time::sleep(DOUBT_PAUSE).await;
 }
@@ -298,7 +299,7 @@ fn evidence_if(holds: bool) -> Evidence {
 
 /// Tells what an answer says of the credentials, if that is news.
 fn note(
-    dispatcher: &Dispatcher<SesClient>,
+    dispatcher: &Dispatcher<Providers>,
     check: &watch::Sender<AccountCheck>,
     answer: &Result<Account, CallError>,
 ) {
@@ -329,7 +330,7 @@ fn note(
     }
 }
 
-fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRate) {
+fn apply(dispatcher: &Dispatcher<Providers>, account: &Account, max_rate: MaxRate) {
     dispatcher.set_rate(rate(max_rate, Some(account.max_send_rate)));
     if account.sending == Sending::Disabled {
         warn!("SES reports that sending is disabled for the account");

@@ -22,6 +22,7 @@ use crate::admin::restart::Restarts;
 use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
+use crate::alerts::Alerts;
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, KeepBodies};
@@ -35,6 +36,7 @@ use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
 use crate::operator::observer::Observer;
+use crate::providers::Providers;
 use crate::queue::MessageQueue;
 use crate::quota;
 use crate::ses::credentials::Credentials;
@@ -46,8 +48,10 @@ use crate::store::{Duty, FILE_NAME, Store, StoreOwner};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 
-use administration::Administration;
-use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
+use administration::{Administration, MessageCanceller};
+use background::{
+    Delivering, alert, answer_others, deliver, follow_quota, process_events, receive, send, upkeep,
+};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -69,6 +73,7 @@ pub(crate) use store::postgres_server;
 mod administration;
 mod background;
 mod bodies;
+mod captured;
 mod check;
 mod dev;
 mod error;
@@ -106,7 +111,7 @@ pub struct Service {
     address: SocketAddr,
     store: Store,
     queue: Arc<MessageQueue>,
-    dispatcher: Arc<Dispatcher<SesClient>>,
+    dispatcher: Arc<Dispatcher<Providers>>,
     intake: Arc<Intake>,
     api: Api,
     drain: Drain,
@@ -172,16 +177,16 @@ impl Service {
         let arena = Arena::store(queue.bodies().clone(), config.sending.keep_bodies, bodies.stored);
         let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
 
-        let (phase, phases) = watch::channel(Phase::Running);
-        let sending = send(&dispatcher, phases);
+        let (phase, sending) = send(&dispatcher);
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
-        let events = event_processor(&store, &queue, &clock);
+        let simulated = dispatcher.provider().simulated();
+        let events = process_events(&mut background, &store, &queue, &clock, simulated);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
-        let key = PageKey::generate()?;
-        let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
-        let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
+        let alerts = alert(&mut background, config, &store, &clock)?;
+        let (key, page) = PageKey::for_listener(listeners.operators.1)?;
+        let bodies_kept = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
+        let facts = facts(config, &listeners, &intake, &bodies_kept, &alerts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let budgets = Budgets::new(&limits);
@@ -193,13 +198,14 @@ impl Service {
             clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
-            bodies: body_facts,
+            bodies: bodies_kept,
             configured_pending_bytes: Arc::clone(&configured_pending_bytes),
             account,
             events: Arc::clone(&events),
             has_events: sqs_queue.is_some(),
             history: Arc::clone(&history),
             webhooks: Arc::clone(&webhooks),
+            alerts: Arc::clone(&alerts),
             clients: Arc::clone(api.metrics()),
             smtp: Arc::clone(smtp.metrics()),
             connections: clients,
@@ -210,15 +216,17 @@ impl Service {
             tls: listeners.tls.clone(),
             catcher: OnceLock::new(),
         };
-        let observer = Arc::new(Observer::new(parts));
-        let admin = administration_of(&store, &clock, &ses, &observer, facts);
+        let (observer, admin) = administration_of(&store, &clock, &ses, parts, facts);
         answer_others(&mut background, &admin);
+        api.cancel_by(Arc::new(MessageCanceller(Arc::clone(&admin))));
         let administration = Administration::start(socket, &admin)?;
         let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let operators = Operators::start(listeners.operators, observer, Arc::clone(&admin), key);
+        captured::show(owner, &operators, simulated);
         let tls = listeners.tls.clone();
-        let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
+        let changeable =
+            Changeable { max_rate, budgets, ses, tls, configured_pending_bytes, alerts };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
@@ -290,7 +298,7 @@ impl Service {
     }
 
     /// What sends them.
-    pub fn dispatcher(&self) -> &Arc<Dispatcher<SesClient>> {
+    pub fn dispatcher(&self) -> &Arc<Dispatcher<Providers>> {
         &self.dispatcher
     }
 
@@ -309,7 +317,7 @@ impl Service {
     }
 
     /// What shows whether the service is alive.
-    fn vitals(&self) -> Vitals<SesClient> {
+    fn vitals(&self) -> Vitals<Providers> {
         Vitals {
             store: self.store.clone(),
             dispatcher: Arc::clone(&self.dispatcher),
@@ -414,6 +422,11 @@ impl Service {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
         }
+        // Due or not: nothing keeps them for the next process.
+        let reported = self.dispatcher.provider().simulated().report_all(&self.events);
+        if timeout(LAST_ANSWERS, reported).await.is_err() {
+            warn!("the store did not take events of test organisations; they are lost");
+        }
         self.administration.ended().await;
         self.delivering.stop().await;
         self.background.shutdown().await;
@@ -452,11 +465,11 @@ fn dispatcher(
     queue: &Arc<MessageQueue>,
     ses: &SesClient,
     clock: &Clock,
-) -> Arc<Dispatcher<SesClient>> {
+) -> Arc<Dispatcher<Providers>> {
     Dispatcher::new(
         store.clone(),
         Arc::clone(queue),
-        ses.clone(),
+        Providers::new(ses.clone(), config.test.capture),
         clock.clone(),
         settings(config),
         quota::initial_rate(config.sending.max_rate),
@@ -477,6 +490,7 @@ fn facts(
     listeners: &Listeners,
     intake: &Arc<Intake>,
     bodies: &Arc<BodyFacts>,
+    alerts: &Arc<Alerts>,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -489,6 +503,7 @@ fn facts(
         events: event_route(config),
         page: page.clone(),
         bodies: Arc::clone(bodies),
+        alerts: Arc::clone(alerts),
         restarts: Arc::new(Restarts::new(
             config.sending.keep_bodies == KeepBodies::Yes,
             check::node_database(config),
@@ -549,20 +564,18 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-fn event_processor(store: &Store, queue: &Arc<MessageQueue>, clock: &Clock) -> Arc<EventProcessor> {
-    Arc::new(EventProcessor::new(store.clone(), Arc::clone(queue), clock.clone()))
-}
-
-/// Returns the part that answers operators, here and for other nodes.
+/// Returns the parts that look at the service and that answer operators, here and for other nodes.
 fn administration_of(
     store: &Store,
     clock: &Clock,
     ses: &SesClient,
-    observer: &Arc<Observer>,
+    parts: Parts,
     facts: ServiceFacts,
-) -> Arc<Admin> {
-    let live = Arc::<Observer>::clone(observer);
-    Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts)))
+) -> (Arc<Observer>, Arc<Admin>) {
+    let observer = Arc::new(Observer::new(parts));
+    let live = Arc::<Observer>::clone(&observer);
+    let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
+    (observer, Arc::new(admin))
 }
 
 /// The limits of the client listeners, and their connections.

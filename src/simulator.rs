@@ -25,6 +25,7 @@ mod control;
 mod events;
 mod fault_injection;
 mod identities;
+mod in_process;
 mod protocol;
 mod queue;
 mod random;
@@ -43,6 +44,7 @@ pub use captured::{
 pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use fault_injection::{ErrorFault, Fault, FaultScope, Faults};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
+pub use in_process::{InProcessAnswer, InProcessSes, LaterEvent};
 pub use protocol::NamePlace;
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 pub use random::{InvalidProbability, Probability};

@@ -16,6 +16,7 @@ use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
+use alerts::AlertingState;
 use damage::Damage;
 use directory::Directory;
 use listing::Listings;
@@ -26,8 +27,10 @@ use redb::{Pending, RedbStore};
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
 use timeline::Restarts;
+use usage::KnownUsage;
 
 pub use crate::domain::search::MessageFilter;
+pub use api_keys::Client;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
     FIRST_WITH_DRAIN, Forgotten, Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest,
@@ -35,10 +38,11 @@ pub use cluster::{
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
-    Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
-    History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
-    NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report, Settled, Settlement,
-    StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
+    Accepted, Alerting, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage,
+    Health, History, Lister, LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE,
+    MessagePage, NewApiKey, NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report,
+    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
+    WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
@@ -93,6 +97,7 @@ macro_rules! on_server {
     };
 }
 
+mod alerts;
 mod api_keys;
 mod cluster;
 #[cfg(test)]
@@ -126,6 +131,7 @@ mod tag;
 mod timeline;
 mod transfer;
 mod transitions;
+mod usage;
 mod webhooks;
 
 /// About how many bytes an operation on a small row writes.
@@ -149,9 +155,11 @@ struct InMemory {
     directory: Directory,
     suppressed: Suppressed,
     restarts: Restarts,
+    usage: KnownUsage,
     metrics: StoreMetrics,
     damage: Damage,
     listings: Listings,
+    alerting: AlertingState,
     /// Told when the health may have changed.
     health_changed: Notify,
 }
@@ -256,7 +264,7 @@ impl Store {
 
     /// What admission asks about an organisation.
     pub fn facts(&self, organisation: OrganisationId) -> OrganisationFacts<'_> {
-        OrganisationFacts { store: self, organisation }
+        OrganisationFacts { store: self, organisation, right: None }
     }
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable

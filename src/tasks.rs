@@ -127,10 +127,14 @@ tasks! {
     DomainVerification "domain_verification" BeginAgain,
     /// Receives delivery events.
     Polling "polling" BeginAgain,
+    /// Reports events of test organisations' messages.
+    SimulatedEvents "simulated_events" BeginAgain,
     /// Keeps a task for each endpoint of webhooks.
     Webhooks "webhooks" BeginAgain,
     /// Delivers to one endpoint.
     WebhookEndpoint "webhook_endpoint" BeginAgain,
+    /// Posts alerts to operators.
+    Alerts "alerts" BeginAgain,
     /// Finds conditions, and tells the operators' page how it goes.
     OperatorsPage "operators_page" BeginAgain,
     /// Learns whether the service manager keeps the bodies of pending messages.

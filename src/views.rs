@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::event::{Event, EventDetail, LastEvent};
 use crate::domain::feed::{FeedChange, FeedEntry};
 use crate::domain::message::{Failure, Message, State};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::TRANSACTIONAL;
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::{Entry, Step};
@@ -45,6 +46,9 @@ pub struct MessageView {
     pub sent_at: Option<String>,
     /// Latest event.
     pub last_event: Option<LastEventView>,
+    /// True if it is of a test organisation, whose mail never goes to the provider.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub test: bool,
 }
 
 /// Reason why a message is not sent, or not yet.
@@ -123,6 +127,9 @@ pub struct FeedEventView {
     pub event_type: String,
     /// Time at which the change was committed.
     pub timestamp: String,
+    /// True if it is of a test organisation, whose mail never goes to the provider.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub test: bool,
     /// The message as it was after the change, and what the type adds.
     pub data: FeedDataView,
 }
@@ -182,8 +189,8 @@ pub struct DetailView {
 }
 
 impl MessageView {
-    /// The view of a row, with the message's live state laid over it.
-    pub fn new(message: Message, live: Option<&Live>) -> Self {
+    /// The view of a row of an organisation of this kind, with the message's live state laid over it.
+    pub fn new(kind: OrganisationKind, message: Message, live: Option<&Live>) -> Self {
         let View { status, attempts, failure } = View::of(&message, live);
         let error = failure.map(FailureView::from);
         let (ses_message_id, sent_at) = match message.state {
@@ -205,6 +212,7 @@ impl MessageView {
             created_at: message.created_at.to_string(),
             sent_at,
             last_event: message.last_event.map(LastEventView::from),
+            test: kind == OrganisationKind::Test,
         }
     }
 }
@@ -276,8 +284,9 @@ impl From<Entry> for TimelineEntryView {
     }
 }
 
-impl From<&FeedEntry> for FeedEventView {
-    fn from(entry: &FeedEntry) -> Self {
+impl FeedEventView {
+    /// The view of an entry of an organisation of this kind.
+    pub fn new(kind: OrganisationKind, entry: &FeedEntry) -> Self {
         let FeedEntry { position: _, recorded_at, message, change } = entry;
         let mut data = FeedDataView {
             id: message.id.to_string(),
@@ -302,6 +311,7 @@ impl From<&FeedEntry> for FeedEventView {
             id: entry.id().to_string(),
             event_type: entry.event_type().as_str().to_owned(),
             timestamp: recorded_at.to_string(),
+            test: kind == OrganisationKind::Test,
             data,
         }
     }
@@ -329,4 +339,9 @@ impl From<&EventDetail> for DetailView {
             }
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_false(is_set: &bool) -> bool {
+    !*is_set
 }

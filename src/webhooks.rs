@@ -15,14 +15,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{error, warn};
 
 use crate::clock::Clock;
-use crate::domain::webhook::{Webhook, WebhookId, WebhookUrl};
+use crate::domain::id::OrganisationId;
+use crate::domain::organisation::OrganisationKind;
+use crate::domain::webhook::{SigningSecret, Webhook, WebhookId, WebhookUrl};
 use crate::store::Store;
 use crate::tasks::Task;
 
 use endpoint::Endpoint;
-use sender::{Answer, Attempt, Delivery, Sender, SharedClient};
+use sender::{Sender, SharedClient};
 
-pub use sender::{ATTEMPT_TIMEOUT, BadEndpoint};
+pub use sender::{ATTEMPT_TIMEOUT, Answer, Attempt, BadEndpoint, Delivery};
 pub use status::{Delivered, EndpointStatus, LastAnswer, RECENT};
 
 mod endpoint;
@@ -67,6 +69,34 @@ pub struct TestAnswer {
     pub body: String,
 }
 
+impl From<Attempt> for TestAnswer {
+    fn from(Attempt { answer, took, body }: Attempt) -> Self {
+        let is_delivered = matches!(answer, Answer::Taken(_));
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Self { is_delivered, answer: answer.to_string(), took, body }
+    }
+}
+
+/// Receiver of what concerns operators: no organisation's events.
+#[derive(Debug)]
+pub struct OperatorReceiver {
+    sender: Sender,
+    secret: SigningSecret,
+}
+
+impl OperatorReceiver {
+    /// A receiver at this URL, whose posts this secret signs.
+    pub fn new(url: &WebhookUrl, secret: SigningSecret) -> Result<Self, BadEndpoint> {
+        Ok(Self { sender: Sender::new(url, None, &SharedClient::new()?)?, secret })
+    }
+
+    /// Posts something once, and waits for the answer.
+    pub async fn post(&self, delivery: Delivery, clock: &Clock) -> Attempt {
+        let secrets = std::iter::once(&self.secret);
+        self.sender.attempt(None, secrets, delivery, clock.machine_time()).await
+    }
+}
+
 /// Body of a test: an event about no message.
 #[derive(Serialize)]
 struct TestEvent<'a> {
@@ -74,6 +104,8 @@ struct TestEvent<'a> {
     #[serde(rename = "type")]
     event_type: &'static str,
     timestamp: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test: Option<bool>,
     data: TestData,
 }
 
@@ -81,6 +113,11 @@ struct TestEvent<'a> {
 struct TestData {}
 
 impl Webhooks {
+    /// Kind of an organisation. One that is removed has no endpoints any more.
+    fn kind_of(&self, organisation: OrganisationId) -> OrganisationKind {
+        self.store.organisation_kind(organisation).unwrap_or(OrganisationKind::Production)
+    }
+
     /// Webhooks of the endpoints that `store` has.
     pub fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock, client: Mutex::default(), statuses: Mutex::default() }
@@ -223,18 +260,26 @@ pub async fn reach(webhook: &Webhook) -> Result<Result<u16, String>, BadEndpoint
     Ok(sender.reach().await)
 }
 
-/// Sends one event about no message to an endpoint, whatever its state, and waits for the answer.
-pub async fn test(webhook: &Webhook, clock: &Clock) -> Result<TestAnswer, BadEndpoint> {
+/// Sends one event about no message to an endpoint of an organisation of this kind, whatever the
+/// endpoint's state, and waits for the answer.
+pub async fn test(
+    webhook: &Webhook,
+    kind: OrganisationKind,
+    clock: &Clock,
+) -> Result<TestAnswer, BadEndpoint> {
     let client = SharedClient::new()?;
     let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
     let now = clock.machine_time();
     let id = format!("evt_test_{:016x}", fastrand::u64(..));
-    let event =
-        TestEvent { id: &id, event_type: TEST_TYPE, timestamp: now.to_string(), data: TestData {} };
+    let event = TestEvent {
+        id: &id,
+        event_type: TEST_TYPE,
+        timestamp: now.to_string(),
+        test: (kind == OrganisationKind::Test).then_some(true),
+        data: TestData {},
+    };
     let body = serde_json::to_vec(&event).expect("texts serialize");
     let delivery = Delivery { id, body: Bytes::from(body) };
-    let Attempt { answer, took, body } = sender.attempt(webhook, delivery, now).await;
-    let is_delivered = matches!(answer, Answer::Taken(_));
-    let body = String::from_utf8_lossy(&body).into_owned();
-    Ok(TestAnswer { is_delivered, answer: answer.to_string(), took, body })
+    let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
+    Ok(sender.attempt(organisation, secrets, delivery, now).await.into())
 }

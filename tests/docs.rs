@@ -191,7 +191,13 @@ fn configurations_on_pages_are_accepted() {
         for block in text.split("\n```toml\n").skip(1) {
             let (block, _) = block.split_once("\n```").unwrap();
             fs::write(&file, block).unwrap();
-            let loaded = Config::load(Some(&file), std::iter::empty());
+            // A secret is read from its file.
+            let secret = directory.path().join("secret");
+            fs::write(&secret, "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX").unwrap();
+            let variable = ("PILLARBOX_ALERTS__SECRET_FILE", secret.to_str().unwrap());
+            let variables = block.contains("[alerts]").then_some(variable).into_iter();
+            let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let loaded = Config::load(Some(&file), variables);
             assert!(loaded.is_ok(), "{}: {loaded:?}\n{block}", page.display());
             pages_with_one.insert(page.file_name().unwrap().to_str().unwrap().to_owned());
         }

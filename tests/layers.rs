@@ -12,7 +12,8 @@ use std::fs;
 use pillarbox::tasks::Task;
 
 /// Lower modules and crates that a module must not name.
-const CLOSED: [(&str, &[&str]); 8] = [
+const CLOSED: [(&str, &[&str]); 9] = [
+    ("alerts", &["config", "crate::http", "ses", "simulator"]),
     ("api", &["config", "dispatch", "ses", "tokio"]),
     ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),
     ("http", &["config", "ses", "simulator", "store"]),
@@ -27,7 +28,7 @@ const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["admin", "cli"]),
     ("redb", &["store"]),
     ("reqwest", &["resolver", "ses", "webhooks"]),
-    ("simulator", &["cli", "service", "simulator"]),
+    ("simulator", &["cli", "providers", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];

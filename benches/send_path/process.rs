@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::{DomainState, Organisation};
+use pillarbox::domain::organisation::{DomainState, KeyRights, Organisation};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::store::{NewApiKey, Store};
 
@@ -299,7 +299,12 @@ async fn set_up_organisation(store: &Store, number: usize) -> anyhow::Result<Org
     let name = organisation_name(number).parse()?;
     let organisation = store.add_organisation(name).await?.context("a new name")?;
     let key = ApiKey::parse(&api_key(number))?;
-    let new = NewApiKey { label: "bench".to_owned(), expires_at: None, hash: key.hash() };
+    let new = NewApiKey {
+        label: "bench".to_owned(),
+        expires_at: None,
+        hash: key.hash(),
+        rights: KeyRights::all(),
+    };
     store.add_api_key(organisation.id, new, now()).await?;
     let domain = DomainName::parse(message::DOMAIN)?;
     store.put_domain(organisation.id, domain, DomainState::Assumed, now()).await?;

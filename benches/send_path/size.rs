@@ -47,6 +47,10 @@ impl Facts for Anybody {
         true
     }
 
+    fn allows_sender(&self, _: &DomainName<'_>) -> bool {
+        true
+    }
+
     async fn is_suppressed(&self, _address: &SuppressedAddress) -> Result<bool, Infallible> {
         Ok(false)
     }

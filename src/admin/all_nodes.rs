@@ -1,23 +1,34 @@
-//! Requests of operators to all nodes: to stop messages, and to count those that wait. A node asks
-//! the others through the database, and each answers for what it holds in memory. Must not know
+//! Requests of operators to all nodes: to stop messages, to count those that wait, and to follow what
+//! was stored for an organisation. A node asks the others through the database, and each answers for what it holds in memory. Must not know
 //! connections between nodes: there are none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout};
 
 use crate::admin::Admin;
 use crate::admin::message::owned_domain;
-use crate::dispatch::Cancelled;
-use crate::domain::id::{KeyId, OrganisationId};
+use crate::dispatch::{Cancelled, PausedMessages};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
-use crate::queue::Selection;
+use crate::domain::time::Timestamp;
+use crate::queue::{CancelReach, Selection};
 use crate::store::{NodeRequest, StoreError};
 
 /// Time that the other nodes have to answer (contract, section 12).
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same for the cancellation of one message, whose client gets an answer within 5 seconds
+/// (contract, section 1).
+const CLIENTS_PATIENCE: Duration = Duration::from_secs(4);
+/// The longest that such a cancellation may take.
+const CLIENTS_LIMIT: Duration = Duration::from_millis(4_500);
+/// Time between two looks whether a message has ended that another part of this process is ending.
+const END_POLL: Duration = Duration::from_millis(10);
 
 /// Request of one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +41,10 @@ enum NodeCall {
     },
     Count {
         messages: Messages,
+    },
+    /// Reads the directory anew and follows its pauses.
+    FollowPauses {
+        organisation: u32,
     },
 }
 
@@ -46,6 +61,7 @@ enum Messages {
 #[serde(remote = "Cancellation", rename_all = "camelCase")]
 enum Reason {
     ByOperator,
+    ByApplication,
     OrganisationRemoved,
     DomainRemoved,
 }
@@ -58,6 +74,16 @@ struct NodeCounts {
     calls_under_way: usize,
     not_pending: usize,
     pending: usize,
+}
+
+/// Pending messages of one node of an organisation that is paused or was resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NodePaused {
+    waiting: usize,
+    calls_under_way: usize,
+    /// In milliseconds since the Unix epoch.
+    first_end: Option<u64>,
 }
 
 /// Sum of what all nodes did or counted, and the names of those that did not answer.
@@ -78,7 +104,8 @@ impl Admin {
             Selection::Ids(ids) => ids.len(),
             Selection::Organisation { .. } => 0,
         };
-        let (own, others) = tokio::join!(live.cancel(selection, why), self.ask_others(&call));
+        let (own, others) =
+            tokio::join!(live.cancel(selection, why), self.ask_others::<NodeCounts>(&call));
         let (mut sum, (others, silent)) = (own?, others?);
         for other in &others {
             sum.cancelled += other.cancelled;
@@ -90,6 +117,36 @@ impl Admin {
         Ok((sum, silent))
     }
 
+    /// Cancels a message for its application, on whichever node it waits. If this takes too long, the
+    /// message may be cancelled all the same.
+    pub async fn cancel_message(&self, id: MessageId) -> Result<CancelReach, StoreError> {
+        let reached = timeout(CLIENTS_LIMIT, self.cancel_wherever(id)).await;
+        reached.unwrap_or(Ok(CancelReach::Nobody))
+    }
+
+    async fn cancel_wherever(&self, id: MessageId) -> Result<CancelReach, StoreError> {
+        let Some(live) = self.live() else {
+            return Ok(CancelReach::Nobody);
+        };
+        let (selection, why) = (Selection::Ids([id].into()), Cancellation::ByApplication);
+        let call = NodeCall::Cancel { messages: Messages::of(&selection), why };
+        let own = live.cancel(selection, why).await?;
+        if own.not_pending == 0 {
+            return Ok(CancelReach::Holder);
+        }
+        if live.message(id).is_some() {
+            // It is being ended already, and that is about to be stored.
+            while live.message(id).is_some() {
+                sleep(END_POLL).await;
+            }
+            return Ok(CancelReach::Holder);
+        }
+        let is_holder = |counts: &NodeCounts| counts.not_pending == 0;
+        let (others, _) = self.ask_others_until(&call, CLIENTS_PATIENCE, is_holder).await?;
+        let is_held = others.iter().any(is_holder);
+        Ok(if is_held { CancelReach::Holder } else { CancelReach::Nobody })
+    }
+
     /// Counts pending messages on all nodes.
     pub(super) async fn count_pending(
         &self,
@@ -99,17 +156,54 @@ impl Admin {
             return Ok(Default::default());
         };
         let call = NodeCall::Count { messages: Messages::of(selection) };
-        let (others, silent) = self.ask_others(&call).await?;
+        let (others, silent) = self.ask_others::<NodeCounts>(&call).await?;
         let sum = live.count(selection) + others.iter().map(|other| other.pending).sum::<usize>();
         Ok((sum, silent))
     }
 
-    async fn ask_others(&self, call: &NodeCall) -> Result<OnAllNodes<Vec<NodeCounts>>, StoreError> {
+    /// Has each call that starts on any node from the end of this on be one that the directory allows,
+    /// as far as the nodes answer. Returns the pending messages of an organisation as they are then.
+    pub(super) async fn follow_pauses_on_all(
+        &self,
+        organisation: OrganisationId,
+    ) -> Result<OnAllNodes<PausedMessages>, StoreError> {
+        let Some(live) = self.live() else {
+            return Ok(Default::default());
+        };
+        let call = NodeCall::FollowPauses { organisation: organisation.0 };
+        let (own, others) =
+            tokio::join!(live.follow_pauses(organisation), self.ask_others::<NodePaused>(&call));
+        let (mut sum, (others, silent)) = (own, others?);
+        for NodePaused { waiting, calls_under_way, first_end } in others {
+            sum.waiting += waiting;
+            sum.calls_under_way += calls_under_way;
+            let first_end = first_end.map(Timestamp::from_unix_millis);
+            sum.first_end = sum.first_end.into_iter().chain(first_end).min();
+        }
+        Ok((sum, silent))
+    }
+
+    async fn ask_others<A: DeserializeOwned>(
+        &self,
+        call: &NodeCall,
+    ) -> Result<OnAllNodes<Vec<A>>, StoreError> {
+        self.ask_others_until(call, PATIENCE, |_| false).await
+    }
+
+    /// Asks the other nodes, until one of the answers is enough or all are there.
+    async fn ask_others_until<A: DeserializeOwned>(
+        &self,
+        call: &NodeCall,
+        patience: Duration,
+        is_enough: impl Fn(&A) -> bool + Send + Sync,
+    ) -> Result<OnAllNodes<Vec<A>>, StoreError> {
         let request = serde_json::to_vec(call).expect("a call is texts and numbers");
         let (mut answered, mut silent) = (Vec::new(), Vec::new());
-        for other in self.store.ask_other_nodes(request, PATIENCE).await? {
-            match other.answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
-                Some(counts) => answered.push(counts),
+        let read = |answer: &[u8]| serde_json::from_slice(answer).ok();
+        let is_last = |answer: &[u8]| read(answer).is_some_and(|answer| is_enough(&answer));
+        for other in self.store.ask_other_nodes(request, patience, is_last).await? {
+            match other.answer.and_then(|answer| read(&answer)) {
+                Some(answer) => answered.push(answer),
                 None => silent.push(other.node),
             }
         }
@@ -121,31 +215,42 @@ impl Admin {
 pub async fn answer_others(admin: Arc<Admin>) {
     loop {
         let NodeRequest { id, request } = admin.store.next_request().await;
-        let Some(counts) = answer(&admin, &request).await else {
+        let Some(answer) = answer(&admin, &request).await else {
             // Who asked learns that this node did not answer.
             tracing::warn!("a request of another node could not be answered");
             continue;
         };
-        let counts = serde_json::to_vec(&counts).expect("counts are numbers");
-        if let Err(error) = admin.store.answer_request(id, counts).await {
+        if let Err(error) = admin.store.answer_request(id, answer).await {
             tracing::warn!(%error, "the answer to another node could not be given");
         }
     }
 }
 
-async fn answer(admin: &Admin, request: &[u8]) -> Option<NodeCounts> {
+async fn answer(admin: &Admin, request: &[u8]) -> Option<Vec<u8>> {
     let live = admin.live()?;
     match serde_json::from_slice(request).ok()? {
         NodeCall::Cancel { messages, why } => {
             let cancelled = live.cancel(messages.selection()?, why).await.ok()?;
             let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
-            Some(NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
+            written(&NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
         }
         NodeCall::Count { messages } => {
             let pending = live.count(&messages.selection()?);
-            Some(NodeCounts { pending, ..NodeCounts::default() })
+            written(&NodeCounts { pending, ..NodeCounts::default() })
+        }
+        NodeCall::FollowPauses { organisation } => {
+            // What this node last read may be older than the request.
+            admin.store.reload_directory().await.ok()?;
+            let messages = live.follow_pauses(OrganisationId(organisation)).await;
+            let PausedMessages { waiting, calls_under_way, first_end } = messages;
+            let first_end = first_end.map(Timestamp::unix_millis);
+            written(&NodePaused { waiting, calls_under_way, first_end })
         }
     }
+}
+
+fn written(answer: &impl Serialize) -> Option<Vec<u8>> {
+    serde_json::to_vec(answer).ok()
 }
 
 impl Messages {

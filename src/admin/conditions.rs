@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::snapshot::Snapshot;
+use crate::alerts::{FoundBy, Observed};
 use crate::dispatch::recent_calls;
 use crate::domain::worded::worded;
 use crate::error_chain::without_full_stop;
@@ -33,6 +34,8 @@ const UNREACHABLE: Duration = Duration::from_mins(1);
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
 const NEAR_LIMIT: f64 = 0.8;
+/// How long before their end the messages of a paused organisation are told of.
+const ENDS_SOON: Duration = Duration::from_hours(1);
 /// The part of the daily quota below which little is left.
 const QUOTA_LOW: f64 = 0.1;
 /// How much longer than its retention a record may be there before the purge is behind.
@@ -77,6 +80,35 @@ pub struct Condition {
     pub severity: Severity,
     /// Whether the service is ready all the same.
     pub ready: bool,
+    /// What alerts say besides; only the service that found the condition knows it.
+    #[serde(skip)]
+    pub alert: AlertFacts,
+}
+
+/// What an alert says of a condition in another way than everything else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AlertFacts {
+    /// Organisation, domain, endpoint or whatever else tells it from others of its code; empty if
+    /// there is one at a time.
+    about: String,
+    /// Sentence in the place of one with words of others: these may name a recipient.
+    message: Option<String>,
+    found_by: FoundBy,
+}
+
+impl Condition {
+    /// The condition as operators are told of it by alerts.
+    pub fn observed(&self) -> Observed {
+        let AlertFacts { about, message, found_by } = self.alert.clone();
+        Observed {
+            code: self.code.clone(),
+            about,
+            severity: self.severity.as_str(),
+            message: message.unwrap_or_else(|| self.message.clone()),
+            advice: self.advice.clone(),
+            found_by,
+        }
+    }
 }
 
 worded! {
@@ -125,6 +157,8 @@ pub struct Definition {
     pub meaning: &'static str,
     /// What to do. A word in capitals stands for a name.
     pub advice: &'static str,
+    /// Nodes that find it.
+    found_by: FoundBy,
     /// Finds the conditions of this kind in a snapshot.
     rule: Rule,
 }
@@ -150,17 +184,41 @@ impl Finder<'_> {
         self.advises(message, self.definition.advice.to_owned());
     }
 
-    /// The condition holds, and its advice names something in place of a word in capitals.
+    /// The condition holds, is about something, and its advice names that in place of a word in
+    /// capitals.
     fn names(&mut self, message: impl AsRef<str>, word: &str, name: &str) {
         self.advises(message, self.definition.advice.replace(word, name));
+        self.is_about(name);
+    }
+
+    /// What was found last is about this, which tells it from others of its code.
+    fn is_about(&mut self, about: impl Into<String>) {
+        if let Some(condition) = self.found.last_mut() {
+            condition.alert.about = about.into();
+        }
+    }
+
+    /// Alerts say this of what was found last, because its sentence has words of others.
+    fn alert_says(&mut self, message: impl AsRef<str>) {
+        if let Some(condition) = self.found.last_mut() {
+            condition.alert.message = Some(without_full_stop(message.as_ref()).to_owned());
+        }
     }
 
     fn advises(&mut self, message: impl AsRef<str>, advice: String) {
-        let Definition { code, readiness, severity, .. } = *self.definition;
+        let Definition { code, readiness, severity, found_by, .. } = *self.definition;
         // Whoever shows it ends the sentence.
         let message = without_full_stop(message.as_ref()).to_owned();
         let ready = readiness == Readiness::Ready;
-        self.found.push(Condition { code: code.to_owned(), message, advice, severity, ready });
+        let alert = AlertFacts { found_by, ..AlertFacts::default() };
+        self.found.push(Condition {
+            code: code.to_owned(),
+            message,
+            advice,
+            severity,
+            ready,
+            alert,
+        });
     }
 }
 

@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
+use crate::admin::{
+    Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name, is_false,
+};
 use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
-use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
+use crate::domain::organisation::{
+    self, DomainState, Finding, Organisation, OrganisationKind, SenderDomain,
+};
 use crate::domain_verification::finding;
 use crate::queue::Selection;
 use crate::ses::error::CallError;
@@ -36,6 +40,9 @@ pub struct Domain {
     pub since: String,
     /// What SES last said of it; `None` where it was never asked.
     pub last_check: Option<LastCheck>,
+    /// Whether it is a test organisation's, of which SES knows nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub test: bool,
 }
 
 /// What SES last said of a domain.
@@ -127,6 +134,16 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, 
     let mail_from =
         call.mail_from.as_deref().map(|text| admin.mail_from(&name, text)).transpose()?;
     match (call.verification, mail_from) {
+        (_, Some(_)) if organisation.kind == OrganisationKind::Test => Err(Refusal::new(format!(
+            "{} is a test organisation: its mail never goes to SES, so there is no MAIL FROM \
+             domain; leave it out",
+            organisation.name
+        ))),
+        // Nobody has to verify it: nothing is sent from it.
+        (_, None) if organisation.kind == OrganisationKind::Test => {
+            let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
+            Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
+        }
         (Verification::Assumed, None) => {
             let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
             Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
@@ -155,6 +172,12 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
              adds it"
         )));
     }
+    if admin.owned(&name).iter().all(|domain| admin.is_of_test(domain)) {
+        return Err(Refusal::new(format!(
+            "only test organisations have the domain {name}: it counts as verified, and SES is not \
+             asked about it"
+        )));
+    }
     let ses = admin.ses("start the service and check the domain then")?;
     let identity = ses.identity(&name).await.map_err(|error| {
         Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
@@ -163,7 +186,7 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
     let check = organisation::DomainCheck { at: admin.clock.now(), finding };
     // What was withdrawn while SES was asked must not come back. The operator asks, and so
     // one look is enough.
-    for domain in admin.owned(&name) {
+    for domain in admin.owned(&name).into_iter().filter(|domain| !admin.is_of_test(domain)) {
         let (from, to) = match domain.state {
             DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
             state => (state, state_by(finding)),
@@ -282,6 +305,11 @@ impl Admin {
         Ok(name)
     }
 
+    /// Returns true if a domain is a test organisation's.
+    fn is_of_test(&self, domain: &SenderDomain) -> bool {
+        self.store.organisation_kind(domain.organisation) == Some(OrganisationKind::Test)
+    }
+
     fn owned(&self, name: &DomainName<'_>) -> Vec<SenderDomain> {
         let mut domains = self.store.domains();
         domains.retain(|domain| domain.name == name.as_str());
@@ -299,6 +327,7 @@ impl Admin {
             last_check: domain
                 .last_check
                 .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding }),
+            test: self.is_of_test(domain),
         }
     }
 }

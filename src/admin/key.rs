@@ -1,18 +1,22 @@
-//! API keys: made, listed and revoked.
+//! API keys: made, listed, replaced and revoked.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, KeyAdd, KeyList, KeyRevoke, Refusal, UNREADABLE};
+use crate::admin::{
+    Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, UNREADABLE, domain_name,
+};
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
-use crate::domain::organisation::ApiKeyEntry;
+use crate::domain::organisation::{ApiKeyEntry, KeyRights, Scope};
 use crate::domain::time::Timestamp;
 use crate::store::{Change, NewApiKey};
 
 /// The longest label of a key, in characters.
 const MAX_LABEL_CHARS: usize = 100;
+/// The most sender domains that one key is limited to.
+const MAX_DOMAINS: usize = 100;
 
 /// A new API key, in clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +49,12 @@ pub struct Key {
     /// When it stops letting anybody in; nothing for never.
     pub expires_at: Option<String>,
     pub last_used_at: Option<String>,
+    /// What it may be used for.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// Sender domains that it is for; every domain of the organisation if there is none.
+    #[serde(default)]
+    pub domains: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +63,7 @@ pub struct Keys {
 }
 
 pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal> {
-    let KeyAdd { organisation, label, expires } = call;
+    let KeyAdd { organisation, label, expires, scopes, domains } = call;
     let organisation = admin.organisation(&organisation)?;
     if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
         return Err(Refusal::new(format!(
@@ -61,25 +71,78 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal
              character"
         )));
     }
-    let key = ApiKey::generate().map_err(|error| {
-        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
-    })?;
+    let rights = rights(&scopes, &domains)?;
+    if rights != KeyRights::all() {
+        admin.require_no_earlier_node().await?;
+    }
+    let key = generate()?;
     let now = admin.clock.now();
     let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
-    let new = NewApiKey { label, expires_at, hash: key.hash() };
+    let new = NewApiKey { label, expires_at, hash: key.hash(), rights };
     let added = admin.store.add_api_key(organisation.id, new, now).await?;
     let entry = added.ok_or_else(|| Admin::gone(&organisation))?;
-    Ok(KeyAdded {
+    Ok(in_clear(admin, &entry, &key))
+}
+
+pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded, Refusal> {
+    let KeyRotate { id, overlap } = call;
+    let overlap = humantime::parse_duration(&overlap)
+        .map_err(|_| Refusal::new(format!("{overlap:?} is no duration such as 24h")))?;
+    let key = generate()?;
+    let now = admin.clock.now();
+    if now.plus(overlap) > Timestamp::LAST {
+        return Err(Refusal::new("the overlap is too long"));
+    }
+    let rotated = admin.store.rotate_api_key(KeyId(id), key.hash(), overlap, now).await?;
+    let entry = rotated.ok_or_else(|| unknown(id))?;
+    Ok(in_clear(admin, &entry, &key))
+}
+
+fn generate() -> Result<ApiKey, Refusal> {
+    ApiKey::generate().map_err(|error| {
+        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
+    })
+}
+
+fn in_clear(admin: &Admin, entry: &ApiKeyEntry, key: &ApiKey) -> KeyAdded {
+    KeyAdded {
         id: entry.id.0,
         key: SecretInClear(key.reveal().to_owned()),
-        organisation: organisation.name.as_str().to_owned(),
-    })
+        organisation: admin.shown(entry.organisation),
+    }
+}
+
+/// Reads the rights that a key gets. Without any scope it has all.
+fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights, Refusal> {
+    let known = || Scope::ALL.map(Scope::as_str).join(" and ");
+    let scope = |text: &String| {
+        let scope = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
+        scope.ok_or_else(|| {
+            Refusal::new(format!("there is no scope {text:?}; the scopes are {}", known()))
+        })
+    };
+    let domain = |text: &String| domain_name(text).map(|name| name.as_str().to_owned());
+    let mut rights = KeyRights::all();
+    if !scopes.is_empty() {
+        rights.scopes = scopes.iter().map(scope).collect::<Result<_, _>>()?;
+    }
+    rights.domains = domains.iter().map(domain).collect::<Result<_, _>>()?;
+    if rights.domains.len() > MAX_DOMAINS {
+        return Err(Refusal::new(format!("a key is for at most {MAX_DOMAINS} domains")));
+    }
+    Ok(rights)
+}
+
+fn unknown(id: u32) -> Refusal {
+    Refusal::new(format!(
+        "there is no key {id}, or it is revoked already; `pillarbox key list` shows those there are"
+    ))
 }
 
 pub(super) fn list(admin: &Admin, call: &KeyList) -> Result<Keys, Refusal> {
     let (only, all) = (call.organisation.as_deref(), admin.store.api_keys());
     let keys = admin.only(only, all, |key| key.organisation)?;
-    Ok(Keys { keys: keys.iter().map(|key| shown(admin, key)).collect() })
+    Ok(Keys { keys: keys.iter().map(|key| admin.key(key)).collect() })
 }
 
 pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusal> {
@@ -87,26 +150,28 @@ pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusa
     let entry = admin.store.api_keys().into_iter().find(|key| key.id == KeyId(id));
     let change = admin.store.revoke_api_key(KeyId(id)).await?;
     match (entry, change) {
-        (Some(entry), Change::Made) => Ok(shown(admin, &entry)),
+        (Some(entry), Change::Made) => Ok(admin.key(&entry)),
         // Its row cannot be read. It let nobody in, and it is gone now.
         (None, Change::Made) => {
             Ok(Key { id, organisation: format!("({UNREADABLE})"), ..Key::default() })
         }
-        (_, Change::None) => Err(Refusal::new(format!(
-            "there is no key {id}, or it is revoked already; `pillarbox key list` shows those \
-             there are"
-        ))),
+        (_, Change::None) => Err(unknown(id)),
     }
 }
 
-fn shown(admin: &Admin, entry: &ApiKeyEntry) -> Key {
-    Key {
-        id: entry.id.0,
-        organisation: admin.shown(entry.organisation),
-        label: entry.label.clone(),
-        created_at: entry.created_at.to_string(),
-        expires_at: entry.expires_at.map(|end| end.to_string()),
-        last_used_at: admin.store.key_last_used(entry.id).map(|time| time.to_string()),
+impl Admin {
+    /// An API key as it is listed.
+    pub fn key(&self, entry: &ApiKeyEntry) -> Key {
+        Key {
+            id: entry.id.0,
+            organisation: self.shown(entry.organisation),
+            label: entry.label.clone(),
+            created_at: entry.created_at.to_string(),
+            expires_at: entry.expires_at.map(|end| end.to_string()),
+            last_used_at: self.store.key_last_used(entry.id).map(|time| time.to_string()),
+            scopes: entry.rights.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
+            domains: entry.rights.domains.iter().cloned().collect(),
+        }
     }
 }
 

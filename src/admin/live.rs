@@ -3,8 +3,8 @@
 use std::pin::Pin;
 
 use crate::admin::snapshot::Snapshot;
-use crate::dispatch::Cancelled;
-use crate::domain::id::MessageId;
+use crate::dispatch::{Cancelled, PausedMessages};
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
 use crate::queue::{DrainForecast, Live, Selection};
 use crate::store::StoreError;
@@ -33,10 +33,19 @@ pub trait LiveView: Send + Sync {
     }
 
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
+
+    /// Has each call that starts from the end of this on be one that the directory allows. Returns the
+    /// pending messages of an organisation as they are then.
+    fn follow_pauses(&self, _organisation: OrganisationId) -> Pausing<'_> {
+        Box::pin(async { PausedMessages::default() })
+    }
 }
 
 /// A snapshot that is being made.
 pub type Looking<'a> = Pin<Box<dyn Future<Output = Snapshot> + Send + 'a>>;
+
+/// A pause that is being followed.
+pub type Pausing<'a> = Pin<Box<dyn Future<Output = PausedMessages> + Send + 'a>>;
 
 /// A cancellation under way.
 pub type Cancelling<'a> = Pin<Box<dyn Future<Output = Result<Cancelled, StoreError>> + Send + 'a>>;

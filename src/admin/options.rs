@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, Id};
 
 use crate::admin::dead_letter::Letters;
 use crate::admin::message::QueuedMessages;
+use crate::admin::organisation::SendsWhilePaused;
 use crate::admin::suppression::Scope;
 use crate::admin::webhook::ReplayedEvents;
 use crate::domain::message::Status;
@@ -97,6 +98,23 @@ impl From<ScopeOptions> for Scope {
 }
 
 #[derive(Debug, Args)]
+#[group(multiple = false)]
+struct PauseOptions {
+    /// Accept its send requests; the messages wait. This is the default.
+    #[arg(long)]
+    accept: bool,
+    /// Refuse its send requests with 503 Paused.
+    #[arg(long)]
+    refuse: bool,
+}
+
+impl From<PauseOptions> for SendsWhilePaused {
+    fn from(options: PauseOptions) -> Self {
+        if options.refuse { Self::Refuse } else { Self::Accept }
+    }
+}
+
+#[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct LetterOptions {
     /// Ids, or the beginnings of ids.
@@ -167,6 +185,7 @@ macro_rules! read_from {
 read_from! {
     MessageOptions => QueuedMessages,
     ScopeOptions => Scope,
+    PauseOptions => SendsWhilePaused,
     LetterOptions => Letters,
     ReplayOptions => ReplayedEvents,
 }

@@ -2,19 +2,63 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::all_nodes::OnAllNodes;
 use crate::admin::{
-    Admin, OrganisationAdd, OrganisationList, OrganisationRemove, Refusal, organisation_name,
+    Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationPause,
+    OrganisationRemove, OrganisationResume, OrganisationUsage, Refusal, is_false,
+    organisation_name,
 };
-use crate::dispatch::Cancelled;
+use crate::dispatch::{Cancelled, PausedMessages};
 use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
+use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
 use crate::store::Change;
 
+/// The largest limit: every sum of such numbers is one that JSON and databases know.
+const MAX_LIMIT: u64 = 1_000_000_000_000;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Organisation {
     pub id: u32,
     pub name: String,
+    /// Whether its mail never goes to SES.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub test: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+}
+
+/// Since when an organisation is paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    pub since: String,
+    /// What happens to its send requests: `accepted` or `refused`.
+    pub requests: String,
+}
+
+impl From<domain::Pause> for Paused {
+    fn from(pause: domain::Pause) -> Self {
+        let domain::Pause { since, requests } = pause;
+        Self { since: since.to_string(), requests: requests.as_str().to_owned() }
+    }
+}
+
+/// The most recipients in each period that has a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_minute: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_hour: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_day: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_month: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +81,51 @@ pub struct OrganisationRemoved {
     pub nodes_without_answer: Vec<String>,
 }
 
+/// What happens to the send requests of an organisation that is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SendsWhilePaused {
+    #[default]
+    Accept,
+    Refuse,
+}
+
+/// A paused organisation, with its messages on all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrganisationPaused {
+    pub name: String,
+    pub paused: Paused,
+    pub messages_waiting: usize,
+    /// Messages whose call to the provider was under way. What it comes to holds.
+    pub calls_under_way: usize,
+    /// When the first of the messages ends, if the organisation is paused until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_end: Option<String>,
+    /// Nodes that did not answer. They follow as soon as they reach the database, and start no call
+    /// without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrganisationResumed {
+    pub name: String,
+    pub messages_waiting: usize,
+    /// Nodes that did not answer. They follow as soon as they reach the database.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
+}
+
 pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
     let name = organisation_name(&call.name)?;
-    let added = admin.store.add_organisation(name.clone()).await?;
+    let added = if call.test {
+        admin.require_no_earlier_node().await?;
+        admin.store.add_test_organisation(name.clone()).await?
+    } else {
+        admin.store.add_organisation(name.clone()).await?
+    };
     added.map(|added| shown(&added)).ok_or_else(|| {
         Refusal::new(format!("there is an organisation {name} already; choose another name"))
     })
@@ -49,6 +135,81 @@ pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisa
 pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations, Refusal> {
     let organisations = admin.store.organisations().iter().map(shown).collect();
     Ok(Organisations { organisations })
+}
+
+/// Recipients of the messages that were accepted in a month.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageOfMonth {
+    /// The month in UTC, such as `2026-11`.
+    pub month: String,
+    pub organisations: Vec<RecipientsAccepted>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipientsAccepted {
+    pub organisation: String,
+    pub recipients: u64,
+}
+
+pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Organisation, Refusal> {
+    let OrganisationLimit { name, per_minute, per_hour, per_day, per_month, none } = call;
+    let organisation = admin.organisation(&name)?;
+    let given = [
+        (Period::Minute, per_minute),
+        (Period::Hour, per_hour),
+        (Period::Day, per_day),
+        (Period::Month, per_month),
+    ];
+    let mut changes = Vec::new();
+    for (period, text) in given {
+        match text {
+            Some(text) => changes.push((period, limit_of(period, &text)?)),
+            None if none => changes.push((period, None)),
+            None => {}
+        }
+    }
+    if changes.is_empty() {
+        return Err(Refusal::new("say which limit changes, such as --per-day 10000"));
+    }
+    admin.require_no_earlier_node().await?;
+    let change = move |organisation: &mut domain::Organisation| {
+        for (period, limit) in &changes {
+            organisation.limits.set(*period, *limit);
+        }
+    };
+    let changed = admin.store.change_organisation(organisation.id, change).await?;
+    changed.map(|changed| shown(&changed)).ok_or_else(|| Admin::gone(&organisation))
+}
+
+/// Reads a limit: a number, or `none`.
+fn limit_of(period: Period, text: &str) -> Result<Option<u64>, Refusal> {
+    if text == "none" {
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(limit @ 1..=MAX_LIMIT) => Ok(Some(limit)),
+        _ => Err(Refusal::new(format!(
+            "{text:?} is no limit per {}: give a number from 1 to {MAX_LIMIT}, or none. To stop an \
+             organisation, pause it",
+            period.as_str()
+        ))),
+    }
+}
+
+pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<UsageOfMonth, Refusal> {
+    let month = match call.month {
+        None => Period::Month.start(admin.clock.period_time()),
+        Some(text) => first_of_month(&text)
+            .filter(|_| text.len() == "2026-11".len())
+            .ok_or_else(|| Refusal::new(format!("{text:?} is no month such as 2026-11")))?,
+    };
+    let used = admin.store.usage_of_month(month).await?;
+    let used = used.into_iter().map(|(organisation, recipients)| RecipientsAccepted {
+        organisation: admin.shown(organisation),
+        recipients,
+    });
+    let month = month.to_string()[.."2026-11".len()].to_owned();
+    Ok(UsageOfMonth { month, organisations: used.collect() })
 }
 
 pub(super) async fn remove(
@@ -82,6 +243,77 @@ pub(super) async fn remove(
     })
 }
 
+pub(super) async fn pause(
+    admin: &Admin,
+    call: OrganisationPause,
+) -> Result<OrganisationPaused, Refusal> {
+    let organisation = admin.organisation(&call.name)?;
+    admin.require_no_earlier_node().await?;
+    let requests = match call.sends {
+        SendsWhilePaused::Accept => domain::PausedRequests::Accepted,
+        SendsWhilePaused::Refuse => domain::PausedRequests::Refused,
+    };
+    let now = admin.clock.now();
+    // One that is paused already stays so since then.
+    let set = move |one: &mut domain::Organisation| {
+        let since = one.pause.map_or(now, |pause| pause.since);
+        one.pause = Some(domain::Pause { since, requests });
+    };
+    let paused = admin.store.change_organisation(organisation.id, set).await?;
+    let pause = paused.and_then(|one| one.pause).ok_or_else(|| Admin::gone(&organisation))?;
+    let (messages, nodes_without_answer) = admin.follow_pauses(&organisation, "paused").await?;
+    let PausedMessages { waiting, calls_under_way, first_end } = messages;
+    Ok(OrganisationPaused {
+        name: organisation.name.as_str().to_owned(),
+        paused: pause.into(),
+        messages_waiting: waiting,
+        calls_under_way,
+        first_end: first_end.map(|end| end.to_string()),
+        nodes_without_answer,
+    })
+}
+
+pub(super) async fn resume(
+    admin: &Admin,
+    call: OrganisationResume,
+) -> Result<OrganisationResumed, Refusal> {
+    let organisation = admin.organisation(&call.name)?;
+    let resumed = admin.store.change_organisation(organisation.id, |one| one.pause = None).await?;
+    resumed.ok_or_else(|| Admin::gone(&organisation))?;
+    let (messages, nodes_without_answer) = admin.follow_pauses(&organisation, "resumed").await?;
+    Ok(OrganisationResumed {
+        name: organisation.name.as_str().to_owned(),
+        messages_waiting: messages.waiting,
+        nodes_without_answer,
+    })
+}
+
+impl Admin {
+    /// Has all nodes follow what was just stored for an organisation.
+    async fn follow_pauses(
+        &self,
+        organisation: &domain::Organisation,
+        done: &str,
+    ) -> Result<OnAllNodes<PausedMessages>, Refusal> {
+        self.follow_pauses_on_all(organisation.id).await.map_err(|error| {
+            Refusal::new(format!(
+                "it is stored that {name} is {done}, but it is not known whether all nodes follow \
+                 already ({error}); run the command again",
+                name = organisation.name
+            ))
+        })
+    }
+}
+
 fn shown(organisation: &domain::Organisation) -> Organisation {
-    Organisation { id: organisation.id.0, name: organisation.name.as_str().to_owned() }
+    let domain::Organisation { id, name, kind, pause, limits } = organisation;
+    let domain::Limits { per_minute, per_hour, per_day, per_month } = *limits;
+    let has_limits = *limits != domain::Limits::NONE;
+    Organisation {
+        id: id.0,
+        name: name.as_str().to_owned(),
+        test: *kind == domain::OrganisationKind::Test,
+        paused: pause.map(Paused::from),
+        limits: has_limits.then_some(Limits { per_minute, per_hour, per_day, per_month }),
+    }
 }

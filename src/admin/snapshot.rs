@@ -1,7 +1,7 @@
 //! The running service at one moment. Metrics, the page, `status`, the conditions and the
 //! supervisor's line are views of it. Must not know how any of them prints it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::admin::REMOVED_MARK;
 use crate::admin::bodies::Bodies;
 use crate::admin::process::Process;
+use crate::alerts::AlertsStatus;
 use crate::clock::{Clock, Jump};
-use crate::dispatch::SendingStatus;
+use crate::dispatch::{PausedByOperator, SendingStatus};
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::time::Timestamp;
+use crate::domain::usage::{Period, Usage};
 use crate::domain::webhook::Webhook;
 use crate::http::connections::Closed;
 use crate::http::tls::CertificateTrouble;
@@ -58,6 +61,8 @@ pub struct Snapshot {
     /// Certificate of the client listeners, if they speak TLS.
     pub certificate: Option<CertificateState>,
     pub names: BTreeMap<OrganisationId, String>,
+    /// The test organisations among them.
+    pub tests: BTreeSet<OrganisationId>,
     pub stored: Stored,
     pub damaged: Vec<DamagedRow>,
     /// Size of the data file, in bytes. Metrics alone ask for it, because a disk may hang.
@@ -77,6 +82,8 @@ pub struct Snapshot {
     pub recent: Recent,
     pub task_faults: Vec<TaskFaults>,
     pub endpoints: Vec<(Webhook, EndpointStatus)>,
+    /// Posts of alerts; `None` if operators have no receiver.
+    pub alerts: Option<AlertsStatus>,
     pub bodies: Option<Bodies>,
     /// `sending.max_pending_bytes`, in bytes. The memory limit may lower what is in effect.
     pub configured_pending_bytes: usize,
@@ -84,6 +91,8 @@ pub struct Snapshot {
     pub tracking: TrackingOverride,
     /// True if the last message went without the override, because the endpoint does not know it.
     pub went_without_override: bool,
+    /// Organisations that operators have paused.
+    pub paused_by_operators: Vec<PausedByOperator>,
     pub connections: Connections,
     pub process: Process,
     /// Start of the process, in seconds since the Unix epoch.
@@ -271,6 +280,8 @@ pub struct Stored {
     pub lost: Result<Option<LostMessages>, StoreError>,
     /// Time of the oldest record, if there is one.
     pub oldest: Option<Timestamp>,
+    /// Organisations that have limits, with what they have used of them.
+    pub limited: Vec<(OrganisationId, Limits, Usage)>,
 }
 
 impl Default for Stored {
@@ -281,6 +292,7 @@ impl Default for Stored {
             newest_letter: None,
             lost: Err(StoreError::Unavailable),
             oldest: None,
+            limited: Vec::new(),
         }
     }
 }
@@ -293,8 +305,12 @@ impl Stored {
         let window_now = clock.window_time();
         let now = window_now.now();
         // At once: each may take long if the database does not answer.
-        let (backlog, lost, oldest) =
-            tokio::join!(store.event_backlog(), store.lost_messages(now), store.oldest(window_now));
+        let (backlog, lost, oldest, limited) = tokio::join!(
+            store.event_backlog(),
+            store.lost_messages(now),
+            store.oldest(window_now),
+            limited(store, clock),
+        );
         let backlog = backlog.ok();
         let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
         let newest_letter = match number(backlog) {
@@ -307,8 +323,35 @@ impl Stored {
             }
         };
         let oldest = oldest.ok().flatten();
-        Self { is_silent: false, backlog, newest_letter, lost, oldest }
+        let limited = limited.unwrap_or_else(|_| before.limited.clone());
+        Self { is_silent: false, backlog, newest_letter, lost, oldest, limited }
     }
+}
+
+/// Returns the organisations that have limits, with what they have used of them.
+async fn limited(
+    store: &Store,
+    clock: &Clock,
+) -> Result<Vec<(OrganisationId, Limits, Usage)>, StoreError> {
+    let organisations = store.organisations().into_iter();
+    let limits = organisations.filter(|one| !one.limits.is_none()).map(|one| (one.id, one.limits));
+    let (ids, limits): (Vec<_>, Vec<_>) = limits.unzip();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let usage = store.usage(&ids, clock.period_time()).await?;
+    Ok(ids
+        .into_iter()
+        .zip(limits)
+        .zip(usage)
+        .map(|((id, limits), used)| (id, limits, used))
+        .collect())
+}
+
+/// Returns the part of a limit that is in use.
+#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+pub(super) fn ratio(used: u64, max: u64) -> f64 {
+    used as f64 / max as f64
 }
 
 /// Counts of an organisation, or of the others together, which have no number.
@@ -316,6 +359,7 @@ impl Stored {
 pub struct NamedCounts {
     pub id: Option<OrganisationId>,
     pub name: String,
+    pub kind: OrganisationKind,
     pub counts: OrganisationCounts,
 }
 
@@ -325,20 +369,50 @@ impl Snapshot {
         self.names.get(&id).cloned().unwrap_or_else(|| format!("{REMOVED_MARK}{}", id.0))
     }
 
+    /// Returns the kind of an organisation. One that was removed counts as one of production.
+    pub fn kind(&self, id: OrganisationId) -> OrganisationKind {
+        if self.tests.contains(&id) { OrganisationKind::Test } else { OrganisationKind::Production }
+    }
+
+    /// Messages of production that were accepted since the start.
+    pub fn accepted_in_production(&self) -> u64 {
+        let all = self.organisations.iter();
+        let production = all.filter(|(id, _)| self.kind(**id) == OrganisationKind::Production);
+        production.map(|(_, counts)| counts.accepted).sum()
+    }
+
     /// Returns the organisations' counts as they are printed, those beyond the limit as one.
     pub fn organisations(&self) -> Vec<NamedCounts> {
         let mut all = self.organisations.iter();
         let own = all.by_ref().take(MAX_ORGANISATIONS);
         let mut printed: Vec<_> = own
-            .map(|(&id, &counts)| NamedCounts { id: Some(id), name: self.name(id), counts })
+            .map(|(&id, &counts)| NamedCounts {
+                id: Some(id),
+                name: self.name(id),
+                kind: self.kind(id),
+                counts,
+            })
             .collect();
-        let others = all.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
+        // Alarms look at their sum, and test organisations are none of their matter.
+        let others = all.filter(|(id, _)| self.kind(**id) == OrganisationKind::Production);
+        let others = others.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
         printed.extend(others.map(|counts| NamedCounts {
             id: None,
             name: OTHERS.to_owned(),
+            kind: OrganisationKind::Production,
             counts,
         }));
         printed
+    }
+
+    /// Returns the part that is used of each limit of an organisation, for those that are printed.
+    pub fn limit_ratios(&self) -> Vec<(OrganisationId, Period, f64)> {
+        let printed = self.stored.limited.iter().take(MAX_ORGANISATIONS);
+        let ratios = printed.flat_map(|(id, limits, usage)| {
+            let of = |period| Some((*id, period, ratio(usage.of(period).used, limits.of(period)?)));
+            Period::ALL.into_iter().filter_map(of)
+        });
+        ratios.collect()
     }
 
     /// Returns the sum of a count over all organisations.

@@ -200,6 +200,9 @@ pub struct StopLoss {
     pub waiting_for_domain: usize,
     /// The ones that may have been accepted, and whose retry is due only after the drain.
     pub waiting_for_retry: usize,
+    /// The ones of organisations that an operator has paused.
+    #[serde(default)]
+    pub waiting_for_resume: usize,
     /// The ones for which the drain is too short at the pace, or the daily quota too small.
     pub beyond_pace: usize,
 }
@@ -448,6 +451,7 @@ impl StopLoss {
             waiting_for_provider: forecast.provider,
             waiting_for_domain: forecast.domain,
             waiting_for_retry: forecast.retry,
+            waiting_for_resume: forecast.paused,
             beyond_pace: forecast.pace,
         }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Refusal, TestSend};
 use crate::domain::mailbox::Mailbox;
-use crate::domain::organisation::{DomainState, Organisation};
+use crate::domain::organisation::{DomainState, Organisation, OrganisationKind};
 use crate::domain::request::{Draft, RawMessage, SendRequest, Submission};
 use crate::intake;
 
@@ -94,7 +94,10 @@ impl Admin {
         });
         domains.sort_by_key(|domain| domain.state != DomainState::Verified);
         let senders = domains.into_iter().filter_map(|domain| {
-            Some((self.store.organisation_by_id(domain.organisation)?, domain.name))
+            let organisation = self.store.organisation_by_id(domain.organisation)?;
+            // Its mail would show nothing of the set-up at SES.
+            (organisation.kind == OrganisationKind::Production)
+                .then_some((organisation, domain.name))
         });
         let (organisation, domain) = senders.into_iter().next().ok_or_else(|| {
             Refusal::new(match &wanted {
@@ -117,8 +120,17 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         intake::Refusal::UnverifiedDomain { domain } => {
             format!("the sender's domain {domain} is not verified")
         }
+        intake::Refusal::SenderForbidden { domain } => {
+            format!("the sender's domain {domain} is not allowed")
+        }
         intake::Refusal::Suppressed { .. } => {
             format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
+        }
+        intake::Refusal::Paused => "the organisation is paused, and its requests are refused; \
+                                    pillarbox org resume ends that"
+            .to_owned(),
+        intake::Refusal::LimitReached(exceeded) => {
+            format!("a limit of the organisation is reached: {exceeded}")
         }
         intake::Refusal::QueueFull(_) => {
             "the queue is full: see pillarbox status for what holds up sending".to_owned()

@@ -9,6 +9,7 @@ use crate::admin::{
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
 };
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint, WebhookId,
@@ -204,7 +205,9 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
 
 pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
     let webhook = admin.webhook(call.id)?;
-    let answer = webhooks::test(&webhook, &admin.clock).await;
+    let kind = admin.store.organisation_kind(webhook.organisation);
+    let kind = kind.unwrap_or(OrganisationKind::Production);
+    let answer = webhooks::test(&webhook, kind, &admin.clock).await;
     let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
     let mut body = answer.body;
     body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));

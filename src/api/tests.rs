@@ -13,6 +13,7 @@ use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent}
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::{
     IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_BATCH, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
     MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
@@ -109,17 +110,20 @@ fn a_request_has_the_fields_that_the_code_takes() {
 
 #[test]
 fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
-    let record: Value = serde_json::from_slice(&wire::message(message(), None)).unwrap();
+    let record: Value =
+        serde_json::from_slice(&wire::message(OrganisationKind::Test, message(), None)).unwrap();
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
     let mut always = keys(&record);
     assert!(always.remove("metadata"), "it is there only if it was given");
+    assert!(always.remove("test"), "it is there only if it is true");
     assert_eq!(strings(&described["required"]), always);
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
     assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
     let listing =
         Listing { messages: vec![(message(), None)], looked_at: 0, next: Some(message().id) };
-    let page: Value = serde_json::from_slice(&wire::emails(listing)).unwrap();
+    let page: Value =
+        serde_json::from_slice(&wire::emails(OrganisationKind::Test, listing)).unwrap();
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
@@ -210,7 +214,9 @@ fn the_feed_has_the_parameters_and_fields_of_the_code() {
         entry(sent.clone(), FeedChange::Sent),
         entry(sent, FeedChange::Observed(event)),
     ];
-    let page: Value = serde_json::from_slice(&wire::feed(&entries, "next".to_owned())).unwrap();
+    let page: Value =
+        serde_json::from_slice(&wire::feed(OrganisationKind::Test, &entries, "next".to_owned()))
+            .unwrap();
     assert_eq!(keys(&schema("FeedPage")["properties"]), keys(&page));
     let events = page["events"].as_array().unwrap();
     assert_eq!(keys(&schema("FeedEvent")["properties"]), keys(&events[0]));
@@ -235,5 +241,5 @@ fn it_is_of_this_version_and_says_what_every_operation_is_called() {
             assert!(ids.insert(operation["operationId"].as_str().unwrap()));
         }
     }
-    assert_eq!(ids.len(), 8);
+    assert_eq!(ids.len(), 10);
 }

@@ -3,7 +3,7 @@
 //! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, views become
 //! bytes. Knows no HTTP but what its callers put around it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use bytes::Bytes;
@@ -15,12 +15,14 @@ use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
+use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::search::MessageFilter;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::Entry;
+use crate::domain::usage::{Period, Usage};
 use crate::intake::BatchRefusal;
 use crate::listing::Listing;
 use crate::queue::Live;
@@ -295,6 +297,17 @@ fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     FieldError::new(name, rule)
 }
 
+/// Requires a body that is one JSON object without fields.
+pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
+    match SendDocument::parse(body)?.0.first() {
+        None => Ok(()),
+        Some((name, _)) => {
+            let name = clip(name.shown(), MAX_ECHO_CHARS);
+            Err(FieldError::new(name, "unknown field; the body is {}").into())
+        }
+    }
+}
+
 /// The one of `known` that is most like `name`, whatever its case and separators.
 fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
@@ -428,7 +441,7 @@ fn instant(name: &str, value: &str) -> Result<Timestamp, FieldError> {
 }
 
 /// A page of records: `{"emails":[…],"next":…}`, in the order given.
-pub fn emails(listing: Listing) -> Bytes {
+pub fn emails(kind: OrganisationKind, listing: Listing) -> Bytes {
     #[derive(Serialize)]
     struct Emails {
         emails: Vec<MessageView>,
@@ -436,7 +449,9 @@ pub fn emails(listing: Listing) -> Bytes {
     }
     let records = listing.messages.into_iter();
     page_to_json(&Emails {
-        emails: records.map(|(message, live)| MessageView::new(message, live.as_ref())).collect(),
+        emails: records
+            .map(|(message, live)| MessageView::new(kind, message, live.as_ref()))
+            .collect(),
         next: listing.next.map(|id| id.to_string()),
     })
 }
@@ -467,8 +482,8 @@ pub fn accepted_batch(all: &[Accepted]) -> Bytes {
 }
 
 /// A message's record.
-pub fn message(message: Message, live: Option<&Live>) -> Bytes {
-    to_json(&MessageView::new(message, live))
+pub fn message(kind: OrganisationKind, message: Message, live: Option<&Live>) -> Bytes {
+    to_json(&MessageView::new(kind, message, live))
 }
 
 /// A message's events: `{"events":[…]}`, in the order given.
@@ -490,14 +505,32 @@ pub fn timeline(entries: Vec<Entry>) -> Bytes {
     page_to_json(&Timeline { timeline })
 }
 
+/// An organisation's limits and what it has used of them, by period.
+pub fn usage(limits: &Limits, usage: &Usage) -> Bytes {
+    #[derive(Serialize)]
+    struct PeriodView {
+        limit: Option<u64>,
+        used: u64,
+        #[serde(rename = "endsAt")]
+        ends_at: String,
+    }
+    let period = |period: Period| {
+        let count = usage.of(period);
+        let ends_at = period.end(count.start).to_string();
+        (period.as_str(), PeriodView { limit: limits.of(period), used: count.used, ends_at })
+    };
+    page_to_json(&Period::ALL.map(period).into_iter().collect::<BTreeMap<_, _>>())
+}
+
 /// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.
-pub fn feed(entries: &[FeedEntry], next: String) -> Bytes {
+pub fn feed(kind: OrganisationKind, entries: &[FeedEntry], next: String) -> Bytes {
     #[derive(Serialize)]
     struct Feed {
         events: Vec<FeedEventView>,
         next: String,
     }
-    page_to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
+    let events = entries.iter().map(|entry| FeedEventView::new(kind, entry)).collect();
+    page_to_json(&Feed { events, next })
 }
 
 /// A JSON document and a line break, so that a terminal's prompt stands below it. White space

@@ -216,6 +216,7 @@ impl CancelMark {
             Some(Cancellation::ByOperator) => 1,
             Some(Cancellation::OrganisationRemoved) => 2,
             Some(Cancellation::DomainRemoved) => 3,
+            Some(Cancellation::ByApplication) => 4,
         };
         let [first, second, ..] = seed.check(&[id.as_bytes(), &[code]]).to_le_bytes();
         [code, first, second]
@@ -229,6 +230,7 @@ impl CancelMark {
             1 => Some(Cancellation::ByOperator),
             2 => Some(Cancellation::OrganisationRemoved),
             3 => Some(Cancellation::DomainRemoved),
+            4 => Some(Cancellation::ByApplication),
             _ => return None,
         });
         (mark.encode(seed, id) == bytes).then_some(mark)
@@ -418,8 +420,9 @@ mod tests {
 
     #[test]
     fn a_cancellation_is_read_as_it_was_marked_and_no_bit_of_it_may_change() {
-        use Cancellation::{ByOperator, DomainRemoved, OrganisationRemoved};
-        for why in [None, Some(ByOperator), Some(OrganisationRemoved), Some(DomainRemoved)] {
+        use Cancellation::{ByApplication, ByOperator, DomainRemoved, OrganisationRemoved};
+        let reasons = [ByOperator, OrganisationRemoved, DomainRemoved, ByApplication];
+        for why in [None].into_iter().chain(reasons.map(Some)) {
             let mark = CancelMark(why);
             let mut bytes = record().encode(SEED, 8);
             let mark_at = CANCEL_MARK_AT..CANCEL_MARK_AT + CancelMark::BYTES;

@@ -25,6 +25,7 @@ use crate::service;
 use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
 
+mod alerts;
 mod machine;
 mod sending;
 mod socket;
@@ -91,6 +92,10 @@ impl Doctor {
         }
         if let Some(Asker::Service(client)) = &asker {
             report.add_all(endpoints(client).await?);
+        }
+        if let Some(configured) = &config.alerts {
+            let service = asker.as_ref().and_then(Asker::service);
+            report.add(alerts::test(configured, service).await);
         }
         if self.send {
             match asker {
@@ -171,7 +176,8 @@ async fn synchronisation() -> Finding {
 }
 
 fn parts(domains: &[Domain]) -> Vec<Part> {
-    let mut names: Vec<_> = domains.iter().collect();
+    // SES knows nothing of a test organisation's.
+    let mut names: Vec<_> = domains.iter().filter(|domain| !domain.test).collect();
     // SES has one identity of a name, however many organisations have it.
     names.sort_by(|a, b| (&a.domain, &a.state).cmp(&(&b.domain, &b.state)));
     names.dedup_by(|a, b| a.domain == b.domain && a.state == b.state);
@@ -186,6 +192,13 @@ fn parts(domains: &[Domain]) -> Vec<Part> {
 }
 
 impl Asker {
+    fn service(&self) -> Option<&Client> {
+        match self {
+            Self::Service(client) => Some(client),
+            Self::Own(_) => None,
+        }
+    }
+
     async fn examine(&self, part: Part, config: &Config) -> Result<Vec<Finding>, CliError> {
         match self {
             Self::Service(client) => Ok(client.call(&Examine { part }).await?.findings),

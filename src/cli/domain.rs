@@ -38,7 +38,8 @@ pub(super) fn table(list: &Domains) -> String {
         "ADDED",
     ]);
     for domain in &list.domains {
-        let domain::Domain { organisation, domain, state, since, added_at, last_check } = domain;
+        let domain::Domain { organisation, domain, state, since, added_at, last_check, test: _ } =
+            domain;
         let (said, at) =
             last_check.as_ref().map_or(("", "never"), |check| (said(check.ses), check.at.as_str()));
         table.row([domain, organisation, state, since, said, at, added_at]);

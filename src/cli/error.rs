@@ -9,6 +9,7 @@ use crate::admin::conditions::several;
 use crate::config::ConfigError;
 use crate::service::ServiceError;
 use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
+use crate::webhooks::BadEndpoint;
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;
@@ -100,7 +101,8 @@ impl CliError {
             Self::Usage(_) => super::EXIT_USAGE,
             Self::Configuration(_)
             | Self::Run(
-                ServiceError::Store { source: OpenError::MadeByDev, .. }
+                ServiceError::Alerts(BadEndpoint::Url(_))
+                | ServiceError::Store { source: OpenError::MadeByDev, .. }
                 | ServiceError::Connect(StoreConnectError::MadeByDev),
             ) => EXIT_CONFIGURATION,
             Self::BodiesLost { .. } => EXIT_BODIES_LOST,

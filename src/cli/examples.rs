@@ -13,7 +13,7 @@ const fn example(line: &'static str, does: &'static str) -> Example {
 }
 
 /// All examples. A command's own are those whose line begins with its name.
-const ALL: [Example; 58] = [
+const ALL: [Example; 65] = [
     example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
     example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
     example("pillarbox dev --listen localhost:8080", "Listen on another port"),
@@ -30,9 +30,22 @@ const ALL: [Example; 58] = [
     ),
     example("pillarbox org add shop", "Add the organisation shop"),
     example("pillarbox org list --json", "List organisations for a program"),
+    example("pillarbox org add staging --test", "Add one whose mail never goes to SES"),
+    example("pillarbox org limit shop --per-day 20000", "Limit the recipients of a day"),
+    example(
+        "pillarbox org usage --month 2026-11 --csv",
+        "Print what each had accepted, for billing",
+    ),
+    example("pillarbox org pause shop --refuse", "Stop its mail and refuse its requests"),
+    example("pillarbox org resume shop", "Let its mail go on"),
     example("pillarbox org remove shop", "Revoke its keys and cancel its queued messages"),
     example("pillarbox key add --org shop --name web", "Print a new API key, only this once"),
     example("pillarbox key list --org shop", "List the keys of an organisation"),
+    example(
+        "pillarbox key add --org shop --scope send --domain example.com",
+        "Print a key that only sends, and only from this domain",
+    ),
+    example("pillarbox key rotate 3", "Replace a key; the old one works for a day more"),
     example("pillarbox key revoke 3", "Revoke the key with the id 3 at once"),
     example("pillarbox domain add --org shop example.com", "Print the DNS records to publish"),
     example("pillarbox domain list", "List domains and whether they are verified"),

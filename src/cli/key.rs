@@ -12,12 +12,27 @@ pub(super) fn added(added: &KeyAdded) -> String {
 }
 
 pub(super) fn table(list: &Keys) -> String {
-    let mut table = Table::new(["ID", "ORGANISATION", "CREATED", "EXPIRES", "LAST USED", "NAME"]);
+    let mut table = Table::new([
+        "ID",
+        "ORGANISATION",
+        "CREATED",
+        "EXPIRES",
+        "LAST USED",
+        "SCOPES",
+        "DOMAINS",
+        "NAME",
+    ]);
     for key in &list.keys {
         let id = key.id.to_string();
         let expires = key.expires_at.as_deref().unwrap_or("never");
         let last_used = key.last_used_at.as_deref().unwrap_or("never");
-        table.row([&id, &key.organisation, &key.created_at, expires, last_used, &key.label]);
+        let scopes = key.scopes.join(",");
+        let domains = match key.domains.as_slice() {
+            [] => "all".to_owned(),
+            domains => domains.join(","),
+        };
+        let Key { organisation, created_at, label, .. } = key;
+        table.row([&id, organisation, created_at, expires, last_used, &scopes, &domains, label]);
     }
     table.or("no keys; pillarbox key add --org NAME makes one")
 }

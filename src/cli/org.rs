@@ -1,8 +1,15 @@
 //! `org`: organisations.
 
-use crate::admin::OrganisationRemove;
+use std::fmt::Write as _;
+
+use clap::Args;
+
 use crate::admin::message::QueuedMessages;
-use crate::admin::organisation::{Organisation, OrganisationRemoved, Organisations};
+use crate::admin::organisation::{
+    Limits, Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed,
+    Organisations, Paused, UsageOfMonth,
+};
+use crate::admin::{OrganisationPause, OrganisationRemove, OrganisationResume, OrganisationUsage};
 use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
@@ -19,6 +26,26 @@ pub(super) async fn remove(
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
+/// Effect of a pause on a node that did not answer.
+const PAUSES_BY_ITSELF: &str = "such a node stops its calls as soon as it reaches the database, and \
+                                starts none later than 20 seconds after it last did; what it holds is \
+                                not counted here";
+/// The same for the end of a pause.
+const RESUMES_BY_ITSELF: &str = "such a node sends again as soon as it reaches the database";
+
+pub(super) async fn pause(session: &Session, call: OrganisationPause) -> Result<String, CliError> {
+    let answer = session.call(call).await?;
+    on_all_nodes(session.show(&answer, paused), &answer.nodes_without_answer, PAUSES_BY_ITSELF)
+}
+
+pub(super) async fn resume(
+    session: &Session,
+    call: OrganisationResume,
+) -> Result<String, CliError> {
+    let answer = session.call(call).await?;
+    on_all_nodes(session.show(&answer, resumed), &answer.nodes_without_answer, RESUMES_BY_ITSELF)
+}
+
 pub(super) fn added(added: &Organisation) -> String {
     format!(
         "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add --org {0}\n",
@@ -26,12 +53,85 @@ pub(super) fn added(added: &Organisation) -> String {
     )
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Usage {
+    #[command(flatten)]
+    call: OrganisationUsage,
+    /// Print it as comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+pub(super) async fn usage(session: &Session, given: Usage) -> Result<String, CliError> {
+    let Usage { call, csv } = given;
+    session.run(call, if csv { in_csv } else { used }).await
+}
+
+/// Names have no character that CSV would have to quote.
+fn in_csv(usage: &UsageOfMonth) -> String {
+    let mut text = String::from("month,organisation,recipients\n");
+    for one in &usage.organisations {
+        let _ = writeln!(text, "{},{},{}", usage.month, one.organisation, one.recipients);
+    }
+    text
+}
+
+fn used(usage: &UsageOfMonth) -> String {
+    let mut table = Table::new(["ORGANISATION", "RECIPIENTS"]);
+    for one in &usage.organisations {
+        table.row([&one.organisation, &one.recipients.to_string()]);
+    }
+    table.or(&format!("nothing was accepted in {}", usage.month))
+}
+
+pub(super) fn limited(organisation: &Organisation) -> String {
+    format!("limits of {}: {}\n", organisation.name, limits(organisation))
+}
+
+/// Returns the limits of an organisation in words.
+fn limits(organisation: &Organisation) -> String {
+    let Some(Limits { per_minute, per_hour, per_day, per_month }) = organisation.limits else {
+        return "none".to_owned();
+    };
+    let all = [("minute", per_minute), ("hour", per_hour), ("day", per_day), ("month", per_month)];
+    let set = all.into_iter().filter_map(|(period, limit)| Some(format!("{}/{period}", limit?)));
+    set.collect::<Vec<_>>().join(", ")
+}
+
 pub(super) fn table(list: &Organisations) -> String {
-    let mut table = Table::new(["ID", "NAME"]);
+    let mut table = Table::new(["ID", "NAME", "TEST", "PAUSED", "LIMITS"]);
     for organisation in &list.organisations {
-        table.row([&organisation.id.to_string(), &organisation.name]);
+        let id = organisation.id.to_string();
+        let test = if organisation.test { "test" } else { "" };
+        let paused = organisation.paused.as_ref().map_or_else(|| "no".to_owned(), since);
+        table.row([&*id, &organisation.name, test, &paused, &limits(organisation)]);
     }
     table.or("no organisations; pillarbox org add NAME adds one")
+}
+
+fn since(Paused { since, requests }: &Paused) -> String {
+    format!("since {since}, its sends are {requests}")
+}
+
+fn paused(paused: &OrganisationPaused) -> String {
+    let OrganisationPaused { name, messages_waiting, calls_under_way, .. } = paused;
+    let end = match &paused.first_end {
+        Some(end) => format!(
+            "; if {name} is still paused at {end}, the first of them fails, because \
+             sending.retry_for goes on"
+        ),
+        None => "; what waits fails once sending.retry_for is over".to_owned(),
+    };
+    format!(
+        "{name} is paused {}; messages that wait: {messages_waiting}, calls under way: \
+         {calls_under_way}{end}\n",
+        since(&paused.paused)
+    )
+}
+
+fn resumed(resumed: &OrganisationResumed) -> String {
+    let OrganisationResumed { name, messages_waiting, .. } = resumed;
+    format!("{name} is not paused; messages that wait: {messages_waiting}\n")
 }
 
 fn removed(removed: &OrganisationRemoved) -> String {

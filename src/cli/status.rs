@@ -391,6 +391,7 @@ fn stop(loss: &StopLoss) -> String {
         (loss.waiting_for_provider, "wait for the provider or the store, and get no further"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
+        (loss.waiting_for_resume, "wait for their organisation to be resumed"),
         (loss.beyond_pace, "do not fit into the drain at this pace and quota"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
@@ -557,7 +558,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admin::conditions::{Condition, definitions};
+    use crate::admin::conditions::{AlertFacts, Condition, definitions};
 
     /// Status of a service whose store is like this, as a version answers that names no condition.
     fn status(store: StoreHealth) -> ServiceStatus {
@@ -590,6 +591,7 @@ mod tests {
                 advice: String::new(),
                 severity: Severity::Critical,
                 ready: false,
+                alert: AlertFacts::default(),
             });
             assert_eq!(critical_codes(&status), [code], "it is told of once");
         }

@@ -3,10 +3,12 @@
 use clap::Args;
 
 use crate::admin::suppression::{
-    AtSes, MAX_ADDRESSES, SuppressionChange, SuppressionChanges, SuppressionOutcome, Suppressions,
+    AtSes, MAX_ADDRESSES, Scope, SuppressionChange, SuppressionChanges, SuppressionOutcome,
+    Suppressions,
 };
 use crate::admin::{
-    Call, SuppressionAdd, SuppressionClearAtSes, SuppressionList, SuppressionRemove,
+    Call, OrganisationList, SuppressionAdd, SuppressionClearAtSes, SuppressionList,
+    SuppressionRemove,
 };
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
@@ -106,6 +108,9 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
                 .to_owned(),
         ));
     }
+    if let (true, Scope::Organisation(name)) = (given.at_ses, &given.call.scope) {
+        require_production(session, name).await?;
+    }
     let SuppressionRemove { scope, addresses } = given.call;
     let call = |addresses| SuppressionRemove { scope: scope.clone(), addresses };
     let mut changes = change(session, &addresses, call).await?;
@@ -123,6 +128,18 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
             ),
         }),
     }
+}
+
+/// Refuses a test organisation: SES's list knows nothing of its mail, and protects the others.
+async fn require_production(session: &Session, name: &str) -> Result<(), CliError> {
+    let all = session.call(OrganisationList {}).await?.organisations;
+    if all.iter().any(|organisation| organisation.name == name && organisation.test) {
+        return Err(CliError::Refused(format!(
+            "{name} is a test organisation, and SES's own list knows nothing of its mail: leave out \
+             --at-ses. Nothing was changed"
+        )));
+    }
+    Ok(())
 }
 
 fn has_failed(change: &SuppressionChange) -> bool {

@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 38] = [
+pub(super) const KEYS: [&str; 41] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -36,11 +36,14 @@ pub(super) const KEYS: [&str; 38] = [
     "sending.on_unknown",
     "sending.drain",
     "sending.keep_bodies",
+    "test.capture",
     "ses.region",
     "ses.endpoint",
     "ses.configuration_set",
     "ses.tracking_override",
     "ses.events.queue_url",
+    "alerts.url",
+    "alerts.secret_file",
     "store.engine",
     "store.postgres.hosts",
     "store.postgres.database",
@@ -58,8 +61,18 @@ const REMOVED: [(&str, &str); 2] =
 const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
                              ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
-const SECTIONS: [&str; 8] =
-    ["tls", "smtp", "sending", "ses", "ses.events", "store", "store.postgres", "cluster"];
+const SECTIONS: [&str; 10] = [
+    "tls",
+    "smtp",
+    "sending",
+    "test",
+    "ses",
+    "ses.events",
+    "alerts",
+    "store",
+    "store.postgres",
+    "cluster",
+];
 const PREFIX: &str = "PILLARBOX_";
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
 const LIKENESS: f64 = 0.7;

@@ -6,6 +6,9 @@ use tempfile::TempDir;
 use super::sources::{KEYS, variable};
 use super::*;
 
+/// 24 bytes.
+const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX\n";
+
 fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
     let (_directory, path) = written(file);
     Config::load(Some(&path), pairs(variables))
@@ -78,7 +81,9 @@ fn the_example_names_every_key() {
         let value = key.split('.').try_fold(&table, |table, part| table.get(part));
         assert!(value.is_some(), "{key}");
     }
-    let config = load(&example_in_full(), &[]).unwrap();
+    let (_directory, secret) = written(SECRET);
+    let secret = [("PILLARBOX_ALERTS__SECRET_FILE", secret.to_str().unwrap())];
+    let config = load(&example_in_full(), &secret).unwrap();
     assert_eq!(config.ses.endpoint.unwrap(), "http://127.0.0.1:9100");
     assert_eq!(config.ses.configuration_set.unwrap(), "pillarbox");
     assert_eq!(config.ses.events.queue_url.unwrap().path(), "/123456789012/pillarbox");
@@ -87,7 +92,8 @@ fn the_example_names_every_key() {
 #[test]
 fn every_key_is_read_from_the_file_and_from_its_variable() {
     for key in KEYS {
-        let takes_true = ["ses.tracking_override", "sending.keep_bodies"].contains(&key);
+        let takes_true =
+            ["ses.tracking_override", "sending.keep_bodies", "test.capture"].contains(&key);
         let bad = if takes_true { "1" } else { "true" };
         let file = match key.rsplit_once('.') {
             Some((section, name)) => format!("[{section}]\n{name} = {bad}"),
@@ -353,4 +359,44 @@ fn smtp_in_clear_is_for_this_machine_alone() {
         assert!(load(&format!("{tls}{file}"), &[]).is_ok(), "{smtp}");
     }
     assert_eq!(load("", &[]).unwrap().smtp, Smtp::default());
+}
+
+#[test]
+fn alerts_need_a_url_and_a_file_with_a_secret() {
+    let (_directory, path) = written(SECRET);
+    let path = path.to_str().unwrap();
+    let alerts = |url: &str, file: &str| {
+        load(&format!("[alerts]\nurl = '{url}'\nsecret_file = '{file}'"), &[])
+    };
+    let good = alerts("http://127.0.0.1:9/alerts", path).unwrap();
+    assert!(!format!("{good:?}").contains("AAECAw"), "the secret is not shown");
+    let alerts_of = good.alerts.unwrap();
+    assert_eq!(alerts_of.url.as_str(), "http://127.0.0.1:9/alerts");
+    assert_eq!(alerts_of.secret.bytes(), (0..24).collect::<Vec<u8>>());
+    assert!(load("", &[]).unwrap().alerts.is_none());
+
+    for (url, reason) in [
+        ("ftp://example.com/", "neither https nor http"),
+        ("https://user:pw@example.com/", "user name or a password"),
+        ("hooks", "not a URL"),
+    ] {
+        let message = alerts(url, path).unwrap_err().to_string();
+        assert!(message.contains("alerts.url") && message.contains(reason), "{message}");
+        assert!(!message.contains("pw@"), "{message}");
+    }
+    let message = alerts("hooks", "/nowhere/secret").unwrap_err().to_string();
+    assert!(message.starts_with("2 problems"), "{message}");
+    assert!(message.contains("alerts.secret_file: is \"/nowhere/secret\""), "{message}");
+    assert!(message.contains("cannot be read: No such file"), "{message}");
+    for secret in ["", "PLANTED", "whsec_PLANTED", "whsec_QUJD"] {
+        let (_directory, path) = written(secret);
+        let message = alerts("https://example.com/", path.to_str().unwrap()).unwrap_err();
+        let message = message.to_string();
+        assert!(message.contains("24 to 64 bytes in base64"), "{message}");
+        assert!(!message.contains("PLANTED"), "{message}");
+    }
+    let url = "[alerts]\nurl = 'https://example.com/'";
+    assert_eq!(the_inconsistency(url), ["alerts.url", "alerts.secret_file"]);
+    let file = format!("[alerts]\nsecret_file = '{path}'");
+    assert_eq!(the_inconsistency(&file), ["alerts.url", "alerts.secret_file"]);
 }

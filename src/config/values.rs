@@ -2,6 +2,8 @@
 //!
 //! In a file a number is a number and a text a text; in the environment everything is text.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,13 +15,16 @@ use ipnet::IpNet;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
-use crate::config::{Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
+use crate::config::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
+use crate::domain::webhook::{SigningSecret, WebhookUrl};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// The most host names of the operator listener.
 const MAX_HOST_NAMES: usize = 16;
+/// The most of the file of a secret that is read.
+const MAX_SECRET_FILE_BYTES: u64 = 1_024;
 /// The most networks of proxies.
 const MAX_NETWORKS: usize = 64;
 
@@ -206,6 +211,25 @@ pub(super) fn path(given: &Given) -> Result<PathBuf, String> {
         .ok_or_else(|| "a path in UTF-8".to_owned())
 }
 
+/// Address of a receiver of alerts.
+pub(super) fn receiver_url(given: &Given) -> Result<WebhookUrl, String> {
+    let allowed = "a URL such as \"https://hooks.example.com/pillarbox\"";
+    let text = given.text().filter(|text| !text.contains('\0')).ok_or(allowed)?;
+    WebhookUrl::parse(text).map_err(|error| format!("{allowed}; {error}"))
+}
+
+/// Path of a file with a secret that signs. Returns the secret.
+pub(super) fn signing_secret(given: &Given) -> Result<SigningSecret, String> {
+    let path = path(given)?;
+    let mut text = String::new();
+    let read = File::open(&path);
+    let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
+    let allowed = "the path of a file with a secret";
+    read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
+    // What the file has is not shown.
+    SigningSecret::parse(text.trim()).map_err(|rule| format!("{allowed}; {rule}"))
+}
+
 /// A path that a Unix socket can have.
 pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
     path(given)
@@ -251,6 +275,15 @@ pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
     match (&given.value, given.variable_text()) {
         (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(KeepBodies::Yes),
         (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(KeepBodies::No),
+        _ => Err("true or false".to_owned()),
+    }
+}
+
+/// Whether mail of test organisations is kept to be looked at.
+pub(super) fn capture(given: &Given) -> Result<Capture, String> {
+    match (&given.value, given.variable_text()) {
+        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(Capture::Yes),
+        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(Capture::No),
         _ => Err("true or false".to_owned()),
     }
 }

@@ -21,7 +21,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
-use crate::domain::organisation::SenderStatus;
+use crate::domain::organisation::{OrganisationKind, SenderStatus};
 use crate::domain::time::Timestamp;
 use crate::queue::{Call, Claim, Interruption, PendingMessage};
 use crate::store::{Store, StoreError};
@@ -42,7 +42,7 @@ impl<P: Provider> Dispatcher<P> {
         let Started { at, marks, call, envelope } = started;
         let outcome = match claim.message.request() {
             Ok(request) => {
-                let call = pin!(self.provider.send(&envelope, request));
+                let call = pin!(self.provider.send(claim.message.kind, &envelope, request));
                 caught(self.told_of(claim.id(), attempts, call)).await.ok()
             }
             Err(error) => {
@@ -124,6 +124,13 @@ impl<P: Provider> Dispatcher<P> {
             return Ok(Hold::End(self.time_over(claim.acceptance)));
         }
         let message = &claim.message;
+        // The kind was taken at the acceptance or at the start, and never changes. Should the two
+        // differ all the same, neither the provider nor a simulator gets the message.
+        let kind = self.store.organisation_kind(message.organisation);
+        if kind.is_some_and(|kind| kind != message.kind) {
+            error!(id = %message.id, "a pending message and its organisation are not of one kind");
+            return Err(StoreError::Damaged);
+        }
         let envelope = message.envelope().map_err(|error| {
             error!(id = %message.id, %error, "a pending message cannot be read");
             StoreError::Damaged
@@ -184,9 +191,14 @@ impl<P: Provider> Dispatcher<P> {
         envelope: &Envelope<'_>,
         outcome: &Outcome,
         started: Instant,
-        marks: CallMarks,
+        marks: Option<CallMarks>,
     ) {
-        let PendingMessage { organisation, recipients, .. } = claim.message;
+        let PendingMessage { organisation, kind, recipients, .. } = claim.message;
+        if kind == OrganisationKind::Test {
+            // What a simulator answers says nothing of the provider.
+            self.metrics.test_call();
+            return;
+        }
         let now = Instant::now();
         let took = now.duration_since(started);
         self.metrics.call(outcome, took);
@@ -257,7 +269,13 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     async fn not_sent(&self, mut claim: Claim, problem: Problem) {
-        let is_held = self.refusals.refused(claim.message.organisation, claim.id(), &problem);
+        let is_held = match claim.message.kind {
+            OrganisationKind::Production => {
+                self.refusals.refused(claim.message.organisation, claim.id(), &problem)
+            }
+            // There is no set-up that could be at fault.
+            OrganisationKind::Test => false,
+        };
         let failure = if is_held { problem.to_held_failure() } else { problem.to_failure() };
         let acceptance = problem.kind.acceptance();
         let settings = self.settings();
@@ -452,9 +470,9 @@ pub(super) enum Hold {
 pub(super) struct Started {
     /// When it was permitted.
     pub(super) at: Instant,
-    /// Count it as under way for the provider's health. Gone before `call`, whose end wakes the
-    /// dispatcher.
-    pub(super) marks: CallMarks,
+    /// Count it as under way for the provider's health; `None` for a test organisation's. Gone before
+    /// `call`, whose end wakes the dispatcher.
+    pub(super) marks: Option<CallMarks>,
     pub(super) call: Call,
     pub(super) envelope: Envelope<'static>,
 }

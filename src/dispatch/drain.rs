@@ -9,10 +9,11 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 
 use crate::dispatch::attempt::{KnownOutcome, RECORD_AGAIN, offer};
-use crate::dispatch::{Dispatcher, Phase};
+use crate::dispatch::{Dispatcher, Phase, TEST_CALLS};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Transition};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
 use crate::queue::{DrainForecast, Next};
 use crate::store::Health as StoreHealth;
@@ -45,13 +46,21 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Returns true if nothing is left at `now` that this process can still send before `until`.
     fn is_drained(&self, now: Instant, until: Instant) -> bool {
-        let next = match self.queue.next(now, self.settings().max_in_flight) {
-            _ if self.queue.pending().in_flight > 0 => now,
-            Next::Now | Next::AfterACall(_) => self.throttle().health.permitted_at(now),
-            Next::At(due) => due,
-            Next::Never => return true,
+        if self.queue.pending().in_flight > 0 {
+            return now >= until;
+        }
+        let max = self.settings().max_in_flight;
+        let production = match self.queue.next(OrganisationKind::Production, now, max) {
+            Next::Now | Next::AfterACall(_) => Some(self.throttle().health.permitted_at(now)),
+            Next::At(due) => Some(due),
+            Next::Never => None,
         };
-        next >= until
+        let test = match self.queue.next(OrganisationKind::Test, now, TEST_CALLS) {
+            Next::Now | Next::AfterACall(_) => Some(now),
+            Next::At(due) => Some(due),
+            Next::Never => None,
+        };
+        production.into_iter().chain(test).all(|next| next >= until)
     }
 
     /// Forecasts what a stop at this moment would leave unsent: by what holds up messages, and by
@@ -65,7 +74,12 @@ impl<P: Provider> Dispatcher<P> {
             (throttle.health.is_up(), throttle.bucket.rate_at(now), throttle.quota(), held_up)
         };
         if !is_up || self.store.health() == StoreHealth::Refusing {
-            let provider = self.queue.pending().messages;
+            let pending = self.queue.pending();
+            let provider = match self.store.health() {
+                StoreHealth::Refusing => pending.messages,
+                // Messages of test organisations go.
+                _ => pending.messages - pending.test_messages,
+            };
             return DrainForecast { provider, ..DrainForecast::default() };
         }
         let prospects = self.recent.prospects(now, |organisation| held_up.contains(&organisation));

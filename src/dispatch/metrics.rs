@@ -20,6 +20,8 @@ const SENT: &str = "sent";
 pub struct SendingMetrics {
     attempts: Family<AttemptLabels, Counter>,
     duration: Histogram,
+    /// Calls of test organisations, which a simulator answered.
+    test_calls: Counter,
     /// The sum of the durations in microseconds: a histogram cannot be read.
     call_micros: Counter,
 }
@@ -38,7 +40,8 @@ impl Default for SendingMetrics {
             drop(attempts.get_or_create(&AttemptLabels { outcome }));
         }
         let duration = Histogram::new(CALL_BOUNDS);
-        Self { attempts, duration, call_micros: Counter::default() }
+        let (test_calls, call_micros) = (Counter::default(), Counter::default());
+        Self { attempts, duration, test_calls, call_micros }
     }
 }
 
@@ -54,6 +57,11 @@ impl SendingMetrics {
             "pillarbox_attempt_duration_seconds",
             "Duration of calls to the provider",
             self.duration.clone(),
+        );
+        registry.register(
+            "pillarbox_test_calls",
+            "Calls of test organisations, answered by the simulator inside the process",
+            self.test_calls.clone(),
         );
     }
 
@@ -77,7 +85,12 @@ impl SendingMetrics {
         self.call_micros.get()
     }
 
-    /// Counts a call. One that never started is none.
+    /// Counts a call of a test organisation.
+    pub(super) fn test_call(&self) {
+        self.test_calls.inc();
+    }
+
+    /// Counts a call to the provider. One that never started is none.
     pub(super) fn call(&self, outcome: &Outcome, took: Duration) {
         let outcome = match outcome {
             Outcome::Sent { .. } => SENT,

@@ -36,7 +36,7 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+    async fn send(&self, _: OrganisationKind, _: &Envelope<'_>, request: RequestBody) -> Outcome {
         *self.calls.lock().unwrap().entry(request.whole().unwrap()).or_insert(0) += 1;
         drop(self.gate.acquire().await);
         Outcome::Sent { ses_message_id: "ses-1".to_owned() }
@@ -86,7 +86,7 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
 
 /// Moves every message from one queue to another.
 fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
-    while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
+    while let Some(claim) = from.claim(OrganisationKind::Production, Instant::now(), usize::MAX) {
         let message = &claim.message;
         let request = message.request().unwrap().whole().unwrap();
         let request = String::from_utf8(request.to_vec()).unwrap();
@@ -94,6 +94,7 @@ fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
         let reserved = to.budget().reserve(message.organisation, request.len_bytes());
         let held = to.hold(AcceptedMessage {
             id: message.id,
+            kind: OrganisationKind::Production,
             key: None,
             request,
             accepted_at: message.accepted_at,
@@ -169,7 +170,7 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
 struct Down;
 
 impl Provider for Down {
-    async fn send(&self, _: &Envelope<'_>, _: RequestBody) -> Outcome {
+    async fn send(&self, _: OrganisationKind, _: &Envelope<'_>, _: RequestBody) -> Outcome {
         std::thread::sleep(Duration::from_millis(2));
         Outcome::NotSent(Problem {
             kind: ProblemKind::Unavailable,
@@ -208,7 +209,8 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
     until(|| dispatcher.metrics().not_sent(ProblemKind::Unavailable) == 60).await;
     until(|| queue.pending().in_flight == 0).await;
-    let Next::At(probe) = queue.next(Instant::now(), 256) else { panic!("no probe is to come") };
+    let next = queue.next(OrganisationKind::Production, Instant::now(), 256);
+    let Next::At(probe) = next else { panic!("no probe is to come") };
     let wait = probe - Instant::now();
     assert!(wait <= Duration::from_secs(30), "{wait:?}");
     running.abort();

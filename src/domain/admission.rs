@@ -18,6 +18,9 @@ pub trait Facts {
     /// Whether the domain is verified for the organisation, exactly and not by a parent domain.
     fn is_verified(&self, domain: &DomainName<'_>) -> bool;
 
+    /// Whether the request's API key may be used for senders of the domain.
+    fn allows_sender(&self, domain: &DomainName<'_>) -> bool;
+
     /// Whether the organisation must not write to the address.
     fn is_suppressed(
         &self,
@@ -30,6 +33,11 @@ pub trait Facts {
 pub enum AdmissionError<E> {
     /// The sender's domain is not verified for the organisation.
     UnverifiedDomain {
+        /// The domain.
+        domain: DomainName<'static>,
+    },
+    /// The request's API key is not for this sender domain.
+    SenderForbidden {
         /// The domain.
         domain: DomainName<'static>,
     },
@@ -51,11 +59,12 @@ pub async fn admit<'a, F: Facts>(
     request: SendRequest<'a>,
     facts: &F,
 ) -> Result<Admitted<'a>, AdmissionError<F::Error>> {
-    let senders = [request.from.address().domain()].into_iter().chain(&request.other_senders);
-    for domain in senders {
-        if !facts.is_verified(domain) {
-            return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
-        }
+    let senders = || [request.from.address().domain()].into_iter().chain(&request.other_senders);
+    if let Some(domain) = senders().find(|domain| !facts.is_verified(domain)) {
+        return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
+    }
+    if let Some(domain) = senders().find(|domain| !facts.allows_sender(domain)) {
+        return Err(AdmissionError::SenderForbidden { domain: domain.clone().into_owned() });
     }
     for (name, mailboxes) in [("to", &request.to), ("cc", &request.cc), ("bcc", &request.bcc)] {
         for (index, mailbox) in mailboxes.iter().enumerate() {
@@ -114,6 +123,11 @@ impl<'a> Admitted<'a> {
     /// All recipients: to, cc and bcc, in that order.
     pub fn recipients(&self) -> impl Iterator<Item = &Mailbox<'a>> {
         self.0.to.iter().chain(&self.0.cc).chain(&self.0.bcc)
+    }
+
+    /// How many there are.
+    pub fn recipient_count(&self) -> u64 {
+        (self.0.to.len() + self.0.cc.len() + self.0.bcc.len()) as u64
     }
 
     /// Where replies go.

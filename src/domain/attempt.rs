@@ -11,15 +11,18 @@ use bytes::Bytes;
 
 use crate::domain::envelope::Envelope;
 use crate::domain::message::{Acceptance, Failure, FailureCode};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::worded::worded;
 
 /// Who sends: takes a message's ready request and says what became of it.
 ///
 /// An implementation never retries by itself; every call is one attempt.
 pub trait Provider: Send + Sync + 'static {
-    /// Makes one attempt with the ready, encoded request of a message with this envelope.
+    /// Makes one attempt with the ready, encoded request of a message with this envelope, whose
+    /// organisation is of this kind. Only those of production may leave the process.
     fn send(
         &self,
+        kind: OrganisationKind,
         envelope: &Envelope<'_>,
         request: RequestBody,
     ) -> impl Future<Output = Outcome> + Send;

@@ -97,6 +97,8 @@ impl Acceptance {
 pub enum Cancellation {
     /// The operator cancelled the message.
     ByOperator,
+    /// The application that posted the message cancelled it.
+    ByApplication,
     /// The operator removed the message's organisation.
     OrganisationRemoved,
     /// The operator withdrew the sender's domain from the organisation.
@@ -108,6 +110,9 @@ impl Cancellation {
     pub fn transition(self, acceptance: Acceptance) -> Transition {
         let (code, reason) = match self {
             Self::ByOperator => (FailureCode::Cancelled, "the operator cancelled the message"),
+            Self::ByApplication => {
+                (FailureCode::Cancelled, "your application cancelled the message")
+            }
             Self::OrganisationRemoved => {
                 (FailureCode::Cancelled, "the operator removed the organisation")
             }

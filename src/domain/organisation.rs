@@ -1,7 +1,9 @@
 //! Organisations: the tenants whose keys, domains, messages and suppressions are kept apart.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
@@ -151,12 +153,47 @@ pub struct ApiKeyEntry {
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+    /// What it may be used for.
+    pub rights: Arc<KeyRights>,
 }
 
 impl ApiKeyEntry {
     /// Whether it lets in at `now`: not from the moment of its expiry on.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
+    }
+}
+
+worded! {
+    /// Use of the API that a key may be limited to (contract, section 15).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Scope {
+        /// Every POST path, and SMTP.
+        Send = "send",
+        /// Every GET path.
+        Read = "read",
+    }
+}
+
+/// What an API key may be used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRights {
+    /// At least one.
+    pub scopes: BTreeSet<Scope>,
+    /// Domains that its senders may be of, as A-labels in lower case. If there is none, each domain of
+    /// the organisation.
+    pub domains: BTreeSet<String>,
+}
+
+impl KeyRights {
+    /// Returns the rights of a key that is not limited.
+    pub fn all() -> Self {
+        Self { scopes: Scope::ALL.into(), domains: BTreeSet::new() }
+    }
+
+    /// Whether messages of this sender domain may be sent with the key.
+    pub fn allow_sender(&self, name: &str) -> bool {
+        self.domains.is_empty() || self.domains.contains(name)
     }
 }
 
@@ -167,4 +204,72 @@ pub struct Organisation {
     pub id: OrganisationId,
     /// Its name.
     pub name: OrganisationName,
+    /// Where its mail goes.
+    pub kind: OrganisationKind,
+    /// The operator's order that its mail waits, if there is one.
+    pub pause: Option<Pause>,
+    /// The most that it may send.
+    pub limits: Limits,
+}
+
+impl Organisation {
+    /// Returns an organisation that has just been added.
+    pub const fn new(id: OrganisationId, name: OrganisationName, kind: OrganisationKind) -> Self {
+        Self { id, name, kind, pause: None, limits: Limits::NONE }
+    }
+}
+
+worded! {
+    /// Destination of an organisation's mail. It never changes (contract, section 15).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum OrganisationKind {
+        /// It goes to the provider.
+        Production = "production",
+        /// A simulator inside the process answers, and nothing leaves it.
+        Test = "test",
+    }
+}
+
+/// An operator's order that an organisation's mail waits: no call to the provider starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// When it was given.
+    pub since: Timestamp,
+    /// What happens to send requests meanwhile.
+    pub requests: PausedRequests,
+}
+
+worded! {
+    /// What happens to the send requests of an organisation that is paused.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum PausedRequests {
+        /// They are accepted, and wait.
+        Accepted = "accepted",
+        /// They get 503.
+        Refused = "refused",
+    }
+}
+
+/// The most recipients of accepted messages in each period; `None` for no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// In a minute.
+    pub per_minute: Option<u64>,
+    /// In an hour.
+    pub per_hour: Option<u64>,
+    /// In a day.
+    pub per_day: Option<u64>,
+    /// In a month.
+    pub per_month: Option<u64>,
+}
+
+impl Limits {
+    /// No limit.
+    pub const NONE: Self =
+        Self { per_minute: None, per_hour: None, per_day: None, per_month: None };
+
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
 }

@@ -4,6 +4,7 @@
 //! Pure values: who calls an endpoint, and when, is not known here.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use base64::Engine;
@@ -18,8 +19,10 @@ use crate::domain::time::Timestamp;
 const MAX_URL_CHARS: usize = 2_048;
 /// Prefix of a secret's text (Standard Webhooks 1.0.0, "Signature scheme").
 const SECRET_PREFIX: &str = "whsec_";
-/// Random bytes of a secret. Standard Webhooks 1.0.0 wants 24 to 64.
+/// Random bytes of a secret.
 const SECRET_BYTES: usize = 32;
+/// Bytes that a secret may have (Standard Webhooks 1.0.0, "Signature scheme").
+const ALLOWED_SECRET_BYTES: RangeInclusive<usize> = 24..=64;
 
 /// Time for which both secrets sign after a rotation.
 pub const ROTATION_OVERLAP: Duration = Duration::from_hours(24);
@@ -101,7 +104,19 @@ impl WebhookUrl {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The URL's scheme, host and port: of some receivers, what follows is a secret.
+    pub fn origin(&self) -> &str {
+        let authority = self.0.find("://").map_or(0, |at| at + "://".len());
+        let end = self.0[authority..].find(['/', '?']).map_or(self.0.len(), |at| authority + at);
+        &self.0[..end]
+    }
 }
+
+/// The text is not the secret of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a secret is {SECRET_PREFIX} followed by 24 to 64 bytes in base64")]
+pub struct BadSecret;
 
 /// Secret that signs an endpoint's deliveries. Neither `Debug` nor a log shows it.
 #[derive(Clone, PartialEq, Eq)]
@@ -113,6 +128,13 @@ impl SigningSecret {
         let mut secret = vec![0; SECRET_BYTES];
         getrandom::fill(&mut secret)?;
         Ok(Self(secret))
+    }
+
+    /// Reads the text of a secret.
+    pub fn parse(text: &str) -> Result<Self, BadSecret> {
+        let secret = text.strip_prefix(SECRET_PREFIX).ok_or(BadSecret)?;
+        let secret = STANDARD.decode(secret).map_err(|_| BadSecret)?;
+        if ALLOWED_SECRET_BYTES.contains(&secret.len()) { Ok(Self(secret)) } else { Err(BadSecret) }
     }
 
     /// The secret with these bytes, as stored.
@@ -289,6 +311,13 @@ mod tests {
         ] {
             assert_eq!(WebhookUrl::parse(text).unwrap().as_str(), text);
         }
+        for (text, origin) in [
+            ("https://app.example.com/webhooks?tenant=7", "https://app.example.com"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("http://[::1]:80?x", "http://[::1]:80"),
+        ] {
+            assert_eq!(WebhookUrl::parse(text).unwrap().origin(), origin);
+        }
         for (text, error) in [
             ("ftp://example.com/", BadWebhookUrl::Scheme),
             ("app.example.com", BadWebhookUrl::NotAUrl),
@@ -312,7 +341,21 @@ mod tests {
         let bytes = STANDARD.decode(text.strip_prefix("whsec_").unwrap()).unwrap();
         assert!((24..=64).contains(&bytes.len()));
         assert_eq!(bytes, secret.bytes());
+        assert_eq!(SigningSecret::parse(&text), Ok(secret.clone()));
         assert_eq!(format!("{secret:?}"), "SigningSecret(..)");
+    }
+
+    #[test]
+    fn a_secret_has_24_to_64_bytes() {
+        let parse = |bytes| {
+            let text = SigningSecret::from_bytes(&vec![7; bytes]).reveal();
+            SigningSecret::parse(&text).map(|secret| secret.bytes().len())
+        };
+        assert_eq!((parse(24), parse(64)), (Ok(24), Ok(64)));
+        assert_eq!((parse(23), parse(65)), (Err(BadSecret), Err(BadSecret)));
+        for text in ["", "whsec_", "whsec_?", &STANDARD.encode([7; 32])] {
+            assert_eq!(SigningSecret::parse(text), Err(BadSecret), "{text}");
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ enum Answer {
 /// What is left to do with the new messages of a batch.
 enum Rest {
     Accept(Vec<NewMessage>),
-    /// There is no room for them, unless the keys of all of them are those of messages that are
+    /// They cannot be taken, unless the keys of all of them are those of messages that are
     /// being committed now.
     Refuse {
         refusal: Refusal,
@@ -89,7 +89,8 @@ impl Intake {
         let suppression_epoch = self.store.suppression_epoch();
         let mut all = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
-            let admitted = admit(request, &self.store.facts(organisation.id)).await;
+            let facts = self.store.facts(organisation.id).by_right(&right);
+            let admitted = admit(request, &facts).await;
             all.push(admitted.map_err(|error| {
                 let refusal = refusal(error);
                 BatchRefusal::Of { index, refusal }
@@ -101,18 +102,19 @@ impl Intake {
             self.answers(organisation.id, &all, &window_now).await.map_err(BatchRefusal::Whole)?;
         let new = || all.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Answer::New));
         let mut acceptances = Vec::new();
-        let mut refused = None;
+        let recipients = new().map(|(admitted, _)| admitted.recipient_count()).sum();
+        let mut refused = self.require_within_limits(organisation, recipients).err();
         for (admitted, _) in new() {
+            if refused.is_some() {
+                break;
+            }
             let request_id = request_id.clone();
             let right = right.clone();
             let origin = Origin { organisation, right, suppression_epoch, request_id };
             let times = (self.clock.record_time(), window_now.clone());
             match self.acceptance(admitted, times, origin) {
                 Ok(acceptance) => acceptances.push(acceptance),
-                Err(refusal) => {
-                    refused = Some(refusal);
-                    break;
-                }
+                Err(refusal) => refused = Some(refusal),
             }
             yield_now().await;
         }
@@ -200,7 +202,9 @@ fn refused_by_store(error: AcceptError, answers: &[Answer]) -> BatchRefusal {
             let (index, _) = new.nth(*index).expect("it is one of the new messages");
             BatchRefusal::Of { index, refusal: error.into() }
         }
-        AcceptError::Store(_) | AcceptError::KeyEnded => BatchRefusal::Whole(error.into()),
+        AcceptError::Store(_) | AcceptError::KeyEnded | AcceptError::LimitReached(_) => {
+            BatchRefusal::Whole(error.into())
+        }
     }
 }
 

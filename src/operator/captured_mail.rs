@@ -1,5 +1,5 @@
-//! What the stand-in for the provider was given, where one runs in this process (`dev`): shown so
-//! that nothing in a message acts.
+//! What a stand-in for the provider was given, if one in this process keeps it (`dev`, test
+//! organisations): shown so that nothing in a message acts.
 //!
 //! A message's HTML is a document of its own, framed by the page without any right. Must not know
 //! who caught the messages.
@@ -26,8 +26,8 @@ use sanitize::sanitize;
 mod inline_images;
 mod sanitize;
 
-/// Messages in a list.
-const LISTED: usize = 50;
+/// Messages in a list: all that are kept of one test organisation.
+const LISTED: usize = 200;
 /// What a message's HTML may do: have styles, and pictures that it brings along. No script, no
 /// form, no link that is followed, and nothing from anywhere: not even whether it was looked at
 /// can be told outside. The sandbox holds also where the document is opened by itself.
@@ -45,8 +45,10 @@ const PREFETCH: (HeaderName, HeaderValue) =
 pub trait Catcher: Debug + Send + Sync {
     /// How many were caught since the start.
     fn total(&self) -> u64;
-    /// The newest first, at most so many.
-    fn newest(&self, limit: usize) -> Vec<Summary>;
+    /// Names of the test organisations that messages are kept of.
+    fn organisations(&self) -> Vec<String>;
+    /// The newest first, of one test organisation or of all, at most so many.
+    fn newest(&self, organisation: Option<&str>, limit: usize) -> Vec<Summary>;
     /// A message that is still kept.
     fn message(&self, id: &str) -> Option<Caught>;
 }
@@ -68,6 +70,8 @@ pub struct Summary {
     pub subject: String,
     /// The id of the message in pillarbox, as it was told the provider.
     pub message: Option<String>,
+    /// The name of its organisation, likewise.
+    pub organisation: Option<String>,
 }
 
 /// A message as the provider was given it.
@@ -110,6 +114,8 @@ pub struct CaughtFile {
 #[derive(Serialize)]
 struct Listing {
     messages: Vec<Summary>,
+    /// The test organisations that messages are kept of.
+    organisations: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -167,17 +173,20 @@ impl<'a> Path<'a> {
     }
 }
 
-/// Answers for a path that the key, or the ticket in it, opens.
+/// Answers for a path that the key, or the ticket in it, opens. A list has the messages of one test
+/// organisation if one is named.
 pub(super) fn answer(
     path: Path<'_>,
+    organisation: Option<&str>,
     catcher: Option<&Arc<dyn Catcher>>,
     key: &PageKey,
 ) -> Result<Response<ResponseBody>, Rejection> {
     let catcher = catcher.ok_or(Rejection::NotFound)?;
     match path {
         Path::List => {
-            let messages = catcher.newest(LISTED);
-            Ok(page_json(StatusCode::OK, &Listing { messages }))
+            let messages = catcher.newest(organisation, LISTED);
+            let organisations = catcher.organisations();
+            Ok(page_json(StatusCode::OK, &Listing { messages, organisations }))
         }
         Path::Message(id) => {
             let caught = catcher.message(id).ok_or(Rejection::NotFound)?;

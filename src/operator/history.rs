@@ -227,12 +227,14 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::organisation::OrganisationKind;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
     fn accepted(id: u32, accepted: u64) -> NamedCounts {
         let counts = OrganisationCounts { accepted, ..OrganisationCounts::default() };
-        NamedCounts { id: Some(OrganisationId(id)), name: format!("o{id}"), counts }
+        let kind = OrganisationKind::Production;
+        NamedCounts { id: Some(OrganisationId(id)), name: format!("o{id}"), kind, counts }
     }
 
     fn series(recent: &RecentHistory) -> Vec<u64> {

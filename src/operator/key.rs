@@ -21,14 +21,21 @@ pub struct PageKey(SecretString);
 
 impl PageKey {
     /// A new key, of 256 random bits.
-    pub fn generate() -> Result<Self, getrandom::Error> {
+    fn generate() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         Ok(Self(URL_SAFE_NO_PAD.encode(bytes).into()))
     }
 
+    /// A new key, with the address that opens the page on a listener.
+    pub fn for_listener(listener: SocketAddr) -> Result<(Self, SecretString), getrandom::Error> {
+        let key = Self::generate()?;
+        let url = key.url(listener);
+        Ok((key, url))
+    }
+
     /// The address that opens the page on a listener.
-    pub fn url(&self, listener: SocketAddr) -> SecretString {
+    fn url(&self, listener: SocketAddr) -> SecretString {
         let address = reached(listener);
         format!("http://{address}/#{}", self.0.expose_secret()).into()
     }

@@ -17,9 +17,11 @@ use prometheus_client::registry::Registry;
 
 use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::process::unix_seconds;
-use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth};
+use crate::admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
+use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::http::connections::Closed;
@@ -114,7 +116,7 @@ const fn counters(name: Text, help: Text, values: fn(&Snapshot) -> Vec<(Labels, 
 
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
-static METRICS: [Metric; 68] = [
+static METRICS: [Metric; 75] = [
     gauges("pillarbox_build_info", "Always 1; the label is the version that runs.",
         |_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)]),
     gauge("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
@@ -152,6 +154,8 @@ static METRICS: [Metric; 68] = [
         |s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed))),
     gauge("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         |s| size(s.sending.pending.messages)),
+    gauge("pillarbox_queue_paused_messages", "Pending messages that wait because an operator has paused their organisation.",
+        |s| size(s.sending.pending.paused)),
     gauge("pillarbox_queue_in_flight_messages", "Pending messages whose call to the provider is under way.",
         |s| size(s.sending.pending.in_flight)),
     gauge("pillarbox_queue_bytes", "Memory that pending messages use.",
@@ -175,6 +179,16 @@ static METRICS: [Metric; 68] = [
         |s| flag(s.sending.recent_calls.are_slow())),
     gauge("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while others do not.",
         |s| size(s.sending.paused_organisations.len())),
+    gauge("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
+        |s| size(s.paused_by_operators.len())),
+    gauge("pillarbox_paused_first_end_seconds",
+        "Seconds until the first message fails of those whose organisation an operator has paused; \
+         absent if none waits.",
+        |s| {
+            let ends = s.paused_by_operators.iter().filter_map(|one| one.messages.first_end);
+            let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
+            Some(Duration::from_millis(left).as_secs_f64())
+        }),
     gauge("pillarbox_held_refusals", "Refusals by the provider that messages of an organisation get alike, so that they wait.",
         |s| size(s.sending.held_refusals.len())),
     gauge("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",
@@ -237,15 +251,17 @@ static METRICS: [Metric; 68] = [
         |s| count(s.stored.backlog?.unmatched)),
     gauge("pillarbox_dead_letters", "Stored event documents that could not be read.",
         |s| count(s.stored.backlog?.dead_letters)),
+    gauges("pillarbox_organisation_limit_ratio",
+        "Part that an organisation has used of a limit that was set for it, by period.", limit_ratios),
     counters("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
         |s| organisations(s, |one| one.accepted)),
     counters("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
         |s| organisations(s, |one| one.sent)),
     counters("pillarbox_organisation_sent_recipients", "Recipients of the messages that the provider accepted.",
         |s| organisations(s, |one| one.sent_recipients)),
-    counters("pillarbox_organisation_failed_messages", "Failed messages, without those that an operator cancelled.",
+    counters("pillarbox_organisation_failed_messages", "Failed messages, without those that were cancelled.",
         |s| organisations(s, |one| one.failed)),
-    counters("pillarbox_organisation_cancelled_messages", "Messages that an operator cancelled.",
+    counters("pillarbox_organisation_cancelled_messages", "Messages that an operator or their application cancelled.",
         |s| organisations(s, |one| one.cancelled)),
     counters("pillarbox_organisation_suppressed_messages", "Messages not sent because a recipient became suppressed.",
         |s| organisations(s, |one| one.suppressed)),
@@ -253,7 +269,8 @@ static METRICS: [Metric; 68] = [
         |s| organisations(s, |one| one.hard_bounces)),
     counters("pillarbox_organisation_events", "Delivery events, repeats not counted.",
         |s| s.organisations().into_iter().flat_map(|one| EventType::ALL.map(|event_type| {
-            let labels = vec![("organisation", one.name.clone()), ("type", event_type.as_str().to_owned())];
+            let mut labels = labels_of(&one);
+            labels.push(("type", event_type.as_str().to_owned()));
             (labels, one.counts.events(event_type))
         })).collect()),
     gauges("pillarbox_webhook_failing", "1 while the last attempts to deliver to the endpoint failed.",
@@ -273,6 +290,14 @@ static METRICS: [Metric; 68] = [
     counters("pillarbox_webhook_attempts",
         "Attempts to deliver to the endpoint, by their outcome. Of those that failed, the last of a \
          delivery counts as failed and the others as retried.", webhook_attempts),
+    gauge("pillarbox_alerts_failing",
+        "1 while the last attempts to post alerts failed.",
+        |s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing))),
+    gauge("pillarbox_alerts_waiting", "Alerts that the receiver has not taken yet.",
+        |s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting))),
+    counters("pillarbox_alert_attempts",
+        "Attempts to post alerts, by their outcome. Of those that failed, the last of an alert counts \
+         as failed and the others as retried.", alert_attempts),
 ];
 const _: () = assert!(RECORD_RETENTION_DAYS == 90, "the help of a metric says it");
 
@@ -286,6 +311,14 @@ fn bodies(s: &Snapshot) -> Option<&Bodies> {
 
 fn database(s: &Snapshot) -> Option<&DatabaseStatus> {
     s.database.as_ref()
+}
+
+fn limit_ratios(s: &Snapshot) -> Vec<(Labels, f64)> {
+    let labelled = s.limit_ratios().into_iter().map(|(id, period, ratio)| {
+        let labels = vec![("organisation", s.name(id)), ("period", period.as_str().to_owned())];
+        (labels, ratio)
+    });
+    labelled.collect()
 }
 
 /// Nodes by their state. A data file has one node.
@@ -307,7 +340,16 @@ fn nodes(s: &Snapshot) -> Vec<(Labels, f64)> {
 
 fn organisations(s: &Snapshot, count: impl Fn(&OrganisationCounts) -> u64) -> Vec<(Labels, u64)> {
     let organisations = s.organisations().into_iter();
-    organisations.map(|one| (vec![("organisation", one.name)], count(&one.counts))).collect()
+    organisations.map(|one| (labels_of(&one), count(&one.counts))).collect()
+}
+
+/// Labels of an organisation. Alerts leave out those of a test organisation, which has one more.
+fn labels_of(one: &NamedCounts) -> Labels {
+    let mut labels = vec![("organisation", one.name.clone())];
+    if one.kind == OrganisationKind::Test {
+        labels.push(("test", "true".to_owned()));
+    }
+    labels
 }
 
 fn endpoints(s: &Snapshot, value: impl Fn(&Webhook, &EndpointStatus) -> f64) -> Vec<(Labels, f64)> {
@@ -334,6 +376,11 @@ fn webhook_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
         })
     });
     attempts.collect()
+}
+
+fn alert_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
+    let AlertsStatus { delivered, retried, failed, .. } = s.alerts.clone().unwrap_or_default();
+    by("outcome", [("delivered", delivered), ("retried", retried), ("failed", failed)])
 }
 
 /// Values by one label.

@@ -9,16 +9,17 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::admin::conditions::{self, LATELY, STORE_FAILED};
-use crate::admin::live::{Cancelling, LiveView, Looking};
+use crate::admin::conditions::{self, Condition, LATELY, STORE_FAILED};
+use crate::admin::live::{Cancelling, LiveView, Looking, Pausing};
 use crate::admin::process::Process;
 use crate::admin::snapshot::{
     CertificateState, Connections, Snapshot, Stored, TakenIn, TaskFaults, Totals,
 };
 use crate::domain::attempt::ProblemKind;
 use crate::domain::event::EventType;
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
+use crate::domain::organisation::{Organisation, OrganisationKind};
 use crate::domain::time::Timestamp;
 use crate::events::metrics::DocumentType;
 use crate::http::connections::Closed;
@@ -81,7 +82,8 @@ impl Observer {
             self.history.look(snapshot.at, &snapshot.organisations());
             self.trends().look(now, &snapshot);
             let conditions = conditions::all(&snapshot);
-            let accepted = snapshot.totals.accepted > before.1.totals.accepted;
+            parts.alerts.observe(conditions.iter().map(Condition::observed));
+            let accepted = snapshot.accepted_in_production() > before.1.accepted_in_production();
             // Before the nodes are looked at: this one's line is of the same moment.
             parts.store.say_load(NodeLoad {
                 pending: snapshot.sending.pending.messages as u64,
@@ -111,7 +113,8 @@ impl Observer {
         let (store, now) = (&parts.store, parts.clock.now());
         let this = store.nodes().into_iter().find(|node| node.seen_from == SeenFrom::Itself);
         let this = this.map_or_else(|| "NODE".to_owned(), |node| node.name);
-        let organisations = store.organisations().into_iter();
+        let organisations = store.organisations();
+        let is_test = |one: &&Organisation| one.kind == OrganisationKind::Test;
         Snapshot {
             at: now,
             is_stopping: parts.intake.is_closed(),
@@ -130,7 +133,8 @@ impl Observer {
                 is_refused: tls.is_refused(),
                 troubles: tls.troubles(now),
             }),
-            names: organisations.map(|one| (one.id, one.name.as_str().to_owned())).collect(),
+            tests: organisations.iter().filter(is_test).map(|one| one.id).collect(),
+            names: organisations.iter().map(|one| (one.id, one.name.as_str().to_owned())).collect(),
             ..Snapshot::default()
         }
     }
@@ -138,7 +142,7 @@ impl Observer {
     /// Returns everything, with the last answers of the store.
     fn whole(&self) -> Snapshot {
         let parts = &self.parts;
-        let (store, ses) = (&parts.store, parts.dispatcher.provider());
+        let (store, ses) = (&parts.store, parts.dispatcher.provider().ses());
         let mut snapshot = Snapshot {
             stored: Stored::clone(&self.stored.load()),
             damaged: store.damaged(),
@@ -149,6 +153,7 @@ impl Observer {
             totals: self.totals(),
             task_faults: Task::ALL.iter().map(|task| faults_of(*task)).collect(),
             endpoints: parts.webhooks.all_statuses(),
+            alerts: parts.alerts.show(),
             bodies: Some(parts.bodies.show()),
             configured_pending_bytes: parts.configured_pending_bytes.load(Ordering::Relaxed),
             tracking: ses.tracking_override(),
@@ -160,6 +165,7 @@ impl Observer {
                 keyless: parts.connections.keyless(),
                 closed: Closed::ALL.map(|reason| parts.connections.closed(reason)),
             },
+            paused_by_operators: parts.dispatcher.paused_by_operators(),
             process: Process::now(),
             started: parts.started,
             taken_in: parts.has_events.then(|| self.taken_in()),
@@ -245,6 +251,13 @@ impl LiveView for Observer {
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
         Box::pin(async move { self.parts.dispatcher.cancel(&selection, why).await })
     }
+
+    fn follow_pauses(&self, organisation: OrganisationId) -> Pausing<'_> {
+        Box::pin(async move {
+            self.parts.dispatcher.follow_pauses().await;
+            self.parts.dispatcher.paused_messages(organisation)
+        })
+    }
 }
 
 fn faults_of(task: Task) -> TaskFaults {
@@ -264,7 +277,8 @@ impl Demand {
     /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
-        let is_busy = accepted || pending.messages > 0;
+        // Those of test organisations wait for no pace, and a paused backlog needs none.
+        let is_busy = accepted || pending.messages > pending.test_messages + pending.paused;
         self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
         let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
         waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))

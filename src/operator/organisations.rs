@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::admin::domain::Domain;
+use crate::admin::key::Key;
+use crate::admin::organisation::Paused;
 use crate::admin::{Admin, shown_name};
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::time::Timestamp;
+use crate::domain::usage::{Period, Usage};
 use crate::operator::Parts;
 use crate::operator::history::COUNTED;
 use crate::organisation_counts::OrganisationCounts;
@@ -18,6 +22,8 @@ use crate::store::ListError;
 const MAX_ORGANISATIONS: usize = 100;
 /// The most domains of an organisation that are shown with it.
 const MAX_DOMAINS_SHOWN: usize = 20;
+/// The most API keys of an organisation that are shown with it.
+const MAX_KEYS_SHOWN: usize = 20;
 /// The most domains in one answer.
 const MAX_DOMAINS: usize = 200;
 /// More organisations than have counts in the hours of a day.
@@ -38,8 +44,15 @@ pub(super) struct OrganisationPage {
 struct Organisation {
     id: u32,
     name: String,
+    /// Whether its mail never goes to SES.
+    test: bool,
+    paused: Option<Paused>,
+    /// Its limits, with what is used of them.
+    limits: Vec<LimitInUse>,
     /// How many API keys it has.
-    keys: usize,
+    key_count: usize,
+    /// The first of them.
+    keys: Vec<Key>,
     /// When one of them was last used, if one was.
     last_used_at: Option<String>,
     /// How many sender domains it has.
@@ -48,6 +61,14 @@ struct Organisation {
     domains: Vec<Domain>,
     /// What became of its messages within the last 24 hours, in steps of an hour.
     day: BTreeMap<&'static str, u64>,
+}
+
+/// Limit of an organisation.
+#[derive(Debug, Serialize)]
+struct LimitInUse {
+    period: &'static str,
+    limit: u64,
+    used: u64,
 }
 
 /// A page of sender domains.
@@ -74,11 +95,11 @@ pub(super) async fn organisations(
         day.insert("recipients", sum.sent_recipients);
         day
     };
-    let mut keys = BTreeMap::<OrganisationId, (usize, Option<Timestamp>)>::new();
+    let mut keys = BTreeMap::<OrganisationId, (Vec<_>, Option<Timestamp>)>::new();
     for key in parts.store.api_keys() {
-        let (count, used) = keys.entry(key.organisation).or_default();
-        *count += 1;
+        let (all, used) = keys.entry(key.organisation).or_default();
         *used = (*used).max(parts.store.key_last_used(key.id));
+        all.push(key);
     }
     let mut domains = BTreeMap::<OrganisationId, Vec<_>>::new();
     for domain in parts.store.domains() {
@@ -90,15 +111,21 @@ pub(super) async fn organisations(
     let is_last = all.len() <= MAX_ORGANISATIONS;
     all.truncate(MAX_ORGANISATIONS);
     let next = all.last().filter(|_| !is_last).map(|last| last.id.0);
-    let shown = all.into_iter().map(|organisation| {
+    let ids: Vec<_> = all.iter().map(|organisation| organisation.id).collect();
+    let usage = parts.store.usage(&ids, parts.clock.period_time()).await?;
+    let shown = all.into_iter().zip(usage).map(|(organisation, usage)| {
         let id = organisation.id;
-        let (keys, used) = keys.get(&id).copied().unwrap_or_default();
+        let (keys, used) = keys.remove(&id).unwrap_or_default();
         let own = domains.get(&id).map(Vec::as_slice).unwrap_or_default();
         let first = own.iter().take(MAX_DOMAINS_SHOWN);
         Organisation {
             id: id.0,
             name: organisation.name.as_str().to_owned(),
-            keys,
+            test: organisation.kind == OrganisationKind::Test,
+            paused: organisation.pause.map(Paused::from),
+            limits: limits_in_use(&organisation.limits, &usage),
+            key_count: keys.len(),
+            keys: keys.iter().take(MAX_KEYS_SHOWN).map(|key| admin.key(key)).collect(),
             last_used_at: used.map(|at| at.to_string()),
             domain_count: own.len(),
             domains: first.map(|domain| admin.domain(domain)).collect(),
@@ -106,6 +133,14 @@ pub(super) async fn organisations(
         }
     });
     Ok(OrganisationPage { organisations: shown.collect(), next })
+}
+
+fn limits_in_use(limits: &Limits, usage: &Usage) -> Vec<LimitInUse> {
+    let in_use = |period: Period| {
+        let limit = limits.of(period)?;
+        Some(LimitInUse { period: period.as_str(), limit, used: usage.of(period).used })
+    };
+    Period::ALL.into_iter().filter_map(in_use).collect()
 }
 
 /// Returns sender domains, of one organisation if a name is given, those after a place.

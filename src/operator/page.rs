@@ -113,7 +113,9 @@ impl Operator {
                 page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
-                return captured_mail::answer(path, parts.catcher.get(), &self.key);
+                let (only, catcher) =
+                    (parameter(uri, "organisation"), self.observer.parts.catcher.get());
+                return captured_mail::answer(path, only.as_deref(), catcher, &self.key);
             }
             Path::Message(id) => answered(&MessageShow { id: id.to_owned() }.answer(admin).await),
             Path::Messages => {

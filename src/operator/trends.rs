@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::admin::conditions::{DAY, LATELY, STUCK};
 use crate::admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::OrganisationKind;
 use crate::organisation_counts::OrganisationCounts;
 
 /// How exactly the last minutes and the last day are looked at.
@@ -19,7 +20,7 @@ pub(super) struct Trends {
     totals: Window<Totals>,
     minutes: Window<Accounts>,
     day: Window<Accounts>,
-    /// When the queue was last empty or a message sent, and how many were sent by then.
+    /// When nothing was left to send, or a message was sent, the last time, and how many were sent by then.
     progress: (Instant, u64),
 }
 
@@ -42,7 +43,10 @@ impl Trends {
         self.minutes.look(now, accounts);
         self.day.look(now, accounts);
         let sending = &snapshot.sending;
-        if sending.pending.messages == 0 || sending.sent != self.progress.1 {
+        let pending = &sending.pending;
+        // What an operator has paused waits as it should.
+        let waiting = pending.messages.saturating_sub(pending.test_messages + pending.paused);
+        if waiting == 0 || sending.sent != self.progress.1 {
             self.progress = (now, sending.sent);
         }
     }
@@ -54,7 +58,11 @@ impl Trends {
         Recent {
             is_stuck: self.progress.0.elapsed() >= STUCK,
             totals: snapshot.totals.since(self.totals.beginning()),
-            failed: organisations.iter().map(|one| (one.name.clone(), failed(one))).collect(),
+            failed: organisations
+                .iter()
+                .filter(|one| one.kind == OrganisationKind::Production)
+                .map(|one| (one.name.clone(), failed(one)))
+                .collect(),
             day: organisations
                 .into_iter()
                 .map(|one| NamedCounts { counts: self.day.since(one.id, &one.counts), ..one })

@@ -1,5 +1,6 @@
 //! Entries of the queue: each pending message with its place, and the queue of those that wait.
 
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use tokio::time::Instant;
@@ -7,6 +8,7 @@ use tokio::time::Instant;
 use crate::body_store::{Body, BodyStore, HeldBody};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+use crate::domain::organisation::OrganisationKind;
 use crate::queue::due::{Due, DueTimes, Moment};
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
@@ -14,7 +16,7 @@ use crate::queue::lanes::{DomainHash, Forward, Turn};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
 use crate::queue::sorted::{Keyed, Sorted};
-use crate::queue::{Budget, HeldMessage, Interruption, PendingMessage, Reservation};
+use crate::queue::{Budget, HeldMessage, Interruption, Pending, PendingMessage, Reservation};
 
 /// How many messages of a selection are looked at while the queue is locked; about as many as
 /// share a commit.
@@ -25,12 +27,35 @@ pub(super) struct Entries {
     /// By id, which is the order of acceptance: ids grow within a process.
     by_id: Sorted<Entry>,
     pub(super) queue: FairQueue,
-    pub(super) in_flight: usize,
+    /// Messages of test organisations.
+    test_messages: usize,
+    /// Messages that are taken out.
+    in_flight: ByKind,
     pub(super) obstacle: Option<Failure>,
     /// The arena with the bodies.
     bodies: BodyStore,
     /// Budget of the messages' bytes.
     budget: Budget,
+}
+
+/// Numbers of messages, by the kind of their organisations.
+#[derive(Debug, Clone, Copy, Default)]
+struct ByKind {
+    production: usize,
+    test: usize,
+}
+
+impl ByKind {
+    fn all(self) -> usize {
+        self.production + self.test
+    }
+
+    fn of(&mut self, kind: OrganisationKind) -> &mut usize {
+        match kind {
+            OrganisationKind::Production => &mut self.production,
+            OrganisationKind::Test => &mut self.test,
+        }
+    }
 }
 
 /// A pending message. There may be millions, so it is packed: see [`Entry::message`].
@@ -45,6 +70,7 @@ struct Entry {
     checked_in: u64,
     body: HeldBody,
     organisation: OrganisationId,
+    kind: OrganisationKind,
     recipients: u32,
     /// Bytes of the budget, which are released with the entry.
     reserved: u32,
@@ -138,6 +164,7 @@ impl Entry {
             checked_in: message.suppression_epoch.map_or(0, |epoch| epoch + 1),
             body: message.body.into_held(),
             organisation: message.organisation,
+            kind: message.kind,
             recipients: message.recipients,
             reserved: u32::try_from(reservation.keep()).expect("a body has less than 4 GiB"),
             attempts,
@@ -153,6 +180,7 @@ impl Entry {
         PendingMessage {
             id: self.id,
             organisation: self.organisation,
+            kind: self.kind,
             recipients: self.recipients,
             accepted_at: times.of_moment(self.accepted_at),
             suppression_epoch: self.checked_in.checked_sub(1),
@@ -209,7 +237,8 @@ impl Entries {
         Self {
             by_id: Sorted::default(),
             queue: FairQueue::default(),
-            in_flight: 0,
+            test_messages: 0,
+            in_flight: ByKind::default(),
             obstacle: None,
             bodies,
             budget,
@@ -237,26 +266,59 @@ impl Entries {
         let times = self.queue.times;
         let due = times.of_new(held.message.accepted_at);
         let mut entry = Entry::new(held, due, times, past, Place::Claimed(Proof::None));
+        self.queue.learn(entry.organisation, entry.kind);
         let taken = entry.claim(&self.bodies, times);
+        self.test_messages += usize::from(entry.kind == OrganisationKind::Test);
+        *self.in_flight.of(entry.kind) += 1;
         self.by_id.insert(entry);
-        self.in_flight += 1;
         taken
     }
 
     /// Has a message wait; returns `true` if it is its organisation's first.
     fn insert(&mut self, held: HeldMessage, due: Due, past: Past) -> bool {
         let entry = Entry::new(held, due, self.queue.times, past, Place::Waiting);
-        let is_first = self.queue.add(entry.organisation, entry.sender_domain, entry.turn());
+        let Entry { organisation, kind, sender_domain, .. } = entry;
+        self.test_messages += usize::from(kind == OrganisationKind::Test);
+        let is_first = self.queue.add(organisation, kind, sender_domain, entry.turn());
         self.by_id.insert(entry);
         is_first
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_id.len()
+    /// How much is pending, with so many bytes of the budget in use.
+    pub(super) fn pending(&self, bytes: usize) -> Pending {
+        Pending {
+            messages: self.by_id.len(),
+            in_flight: self.in_flight.all(),
+            paused: self.queue.paused_messages(),
+            bytes,
+            due_organisations: self.queue.due_organisations(),
+            test_messages: self.test_messages,
+            test_in_flight: self.in_flight.test,
+        }
     }
 
     pub(super) fn oldest(&self) -> Option<MessageId> {
         self.by_id.first().map(|entry| entry.id)
+    }
+
+    /// Takes out the organisations that one of the next entries after one belongs to, and notes when
+    /// the first was accepted. Returns the entry to go on after, if there may be more.
+    pub(super) fn oldest_of(
+        &self,
+        organisations: &mut HashSet<OrganisationId>,
+        after: Option<MessageId>,
+        found: &mut BTreeMap<OrganisationId, Instant>,
+    ) -> Option<MessageId> {
+        let (mut seen, mut last) = (0, None);
+        for entry in self.by_id.after(after).take(SELECTION_STEP) {
+            if organisations.remove(&entry.organisation) {
+                let accepted_at = self.queue.times.of_moment(entry.accepted_at);
+                found.insert(entry.organisation, accepted_at);
+            }
+            seen += 1;
+            last = Some(entry.id);
+        }
+        last.filter(|_| seen == SELECTION_STEP)
     }
 
     pub(super) fn live(&self, id: MessageId) -> Option<Live> {
@@ -264,7 +326,11 @@ impl Entries {
         Some(match entry.place {
             Place::Calling(_) => Live::Sending { attempts: entry.attempts },
             Place::Claimed(_) | Place::Returning(_) | Place::Waiting => {
-                Live::Waiting { obstacle: self.obstacle.clone() }
+                let obstacle = match entry.kind {
+                    OrganisationKind::Production => self.obstacle.clone(),
+                    OrganisationKind::Test => None,
+                };
+                Live::Waiting { obstacle }
             }
         })
     }
@@ -301,6 +367,11 @@ impl Entries {
             let Entry { organisation, sender_domain, recipients, due, .. } = *entry;
             let is_held = || self.queue.is_held(organisation, sender_domain);
             match entry.place {
+                Place::Waiting if self.queue.is_paused(organisation) => {
+                    forecaster.forecast.paused += 1;
+                }
+                // Neither the provider nor the pace holds it up.
+                _ if entry.kind == OrganisationKind::Test => {}
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.
@@ -316,37 +387,36 @@ impl Entries {
         last
     }
 
-    pub(super) fn due_organisations(&self) -> usize {
-        self.queue.due_organisations()
-    }
-
-    pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Taken> {
+    pub(super) fn claim(
+        &mut self,
+        kind: OrganisationKind,
+        now: Instant,
+        max_calls: usize,
+    ) -> Option<Taken> {
         let (entries, bodies, times) = (&mut self.by_id, &self.bodies, self.queue.times);
         let mut taken = None;
-        self.queue.take(now, max_calls, |turn| {
+        self.queue.take(kind, now, max_calls, |turn| {
             let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
             taken.insert(entry.claim(bodies, times)).message.recipients
         })?;
-        self.in_flight += 1;
+        *self.in_flight.of(kind) += 1;
         taken
     }
 
     pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Taken> {
         let times = self.queue.times;
         let end = times.moment(end);
-        let taken: Vec<Taken> = self
-            .by_id
+        self.by_id
             .iter_mut()
             .take_while(|entry| entry.accepted_at <= end)
             .filter(|entry| entry.place == Place::Waiting)
             .take(limit)
             .map(|entry| {
                 self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
+                *self.in_flight.of(entry.kind) += 1;
                 entry.claim(&self.bodies, times)
             })
-            .collect();
-        self.in_flight += taken.len();
-        taken
+            .collect()
     }
 
     pub(super) fn start_call(&mut self, id: MessageId) -> (u32, OrganisationId) {
@@ -371,10 +441,11 @@ impl Entries {
 
     pub(super) fn remove(&mut self, id: MessageId) -> Option<Removed> {
         let entry = self.by_id.remove(&id)?;
-        let Entry { organisation, sender_domain, .. } = entry;
+        let Entry { organisation, kind, sender_domain, .. } = entry;
+        self.test_messages -= usize::from(kind == OrganisationKind::Test);
         match entry.place {
             Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
-                self.in_flight -= 1;
+                *self.in_flight.of(kind) -= 1;
                 self.queue.returned(organisation, sender_domain, id);
             }
             Place::Waiting => self.queue.remove(organisation, sender_domain, &entry.turn()),
@@ -454,9 +525,9 @@ impl Entries {
     fn wait(&mut self, id: MessageId, due: Due) {
         let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
         (entry.place, entry.due) = (Place::Waiting, due);
-        self.in_flight -= 1;
-        let Entry { organisation, sender_domain, .. } = *entry;
-        self.queue.add(organisation, sender_domain, Turn { due, id });
+        let Entry { organisation, kind, sender_domain, .. } = *entry;
+        *self.in_flight.of(kind) -= 1;
+        self.queue.add(organisation, kind, sender_domain, Turn { due, id });
         self.queue.returned(organisation, sender_domain, id);
     }
 
@@ -490,7 +561,7 @@ impl Entries {
             match entry.place {
                 Place::Waiting => {
                     self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
-                    self.in_flight += 1;
+                    *self.in_flight.of(entry.kind) += 1;
                     taken.push(entry.claim(&self.bodies, self.queue.times));
                 }
                 Place::Calling(_) | Place::Returning(_) => {

@@ -1,16 +1,18 @@
 //! Fair queue of waiting messages: by turns between organisations, measured in recipients; within
 //! an organisation the first due first, and a new message before a retry of the same age.
 //!
-//! Knows neither bodies nor the outcome of a call.
+//! Test organisations have turns and calls of their own: they take none of production's. Knows
+//! neither bodies nor the outcome of a call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::organisation::OrganisationKind;
 use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
-use crate::queue::{Gate, Next};
+use crate::queue::{Backlog, Gate, Next};
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
@@ -18,13 +20,25 @@ pub(super) struct FairQueue {
     /// The measure of its turns' times.
     pub(super) times: DueTimes,
     queues: HashMap<OrganisationId, OrganisationQueue>,
+    /// Organisations that an operator has paused. None of their messages is next, so they have no
+    /// rank.
+    paused: HashSet<OrganisationId>,
+    /// The test organisations that had a message. All others are of production.
+    tests: HashSet<OrganisationId>,
+    production: Order,
+    test: Order,
+}
+
+/// Order of the organisations of one kind.
+#[derive(Debug, Default)]
+struct Order {
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
     /// Organisations whose first message was not due, or could not go, at the last look, the
     /// earliest first.
     asleep: BTreeSet<(Due, OrganisationId)>,
-    /// Calls under way for all organisations.
+    /// Calls under way for all of them.
     calls: usize,
     /// Share up to which organisations have been served. One that was absent, or had to be passed
     /// over, goes on from here: it neither waits for others' backlog nor makes up for lost turns.
@@ -39,10 +53,12 @@ struct OrganisationQueue {
     /// Calls under way.
     calls: usize,
     gate: Gate,
+    /// The kind in whose order it has its rank.
+    kind: OrganisationKind,
     rank: Rank,
 }
 
-/// In which of the two orders an organisation stands.
+/// Where an organisation stands in its order.
 #[derive(Debug, Clone, Copy)]
 enum Rank {
     Ready { calls: usize, share: u64 },
@@ -51,13 +67,16 @@ enum Rank {
 }
 
 impl FairQueue {
-    /// Adds a turn; returns `true` if its organisation's first turn is another one now.
+    /// Adds a turn of an organisation of this kind; returns `true` if its organisation's first turn
+    /// is another one now.
     pub(super) fn add(
         &mut self,
         organisation: OrganisationId,
+        kind: OrganisationKind,
         domain: DomainHash,
         turn: Turn,
     ) -> bool {
+        self.learn(organisation, kind);
         let lanes = &mut self.queue(organisation).lanes;
         let before = lanes.first();
         lanes.add(domain, turn);
@@ -75,22 +94,33 @@ impl FairQueue {
         }
     }
 
-    /// Takes out the turn that is next at `now`, with at most `max_calls` under way in all. An
-    /// organisation's call may start only if its calls under way are fewer than the free slots;
+    /// Takes note of an organisation's kind. From here on, it has its turns among others of its kind.
+    pub(super) fn learn(&mut self, organisation: OrganisationId, kind: OrganisationKind) {
+        // One whose gate was set before its first message has a queue already.
+        if kind == OrganisationKind::Test && self.tests.insert(organisation) {
+            self.rank(organisation);
+        }
+    }
+
+    /// Takes out the turn of an organisation of this kind that is next at `now`, with at most
+    /// `max_calls` under way for all of the kind. An organisation's call may start only if its calls under way are fewer than the free slots;
     /// one that may not is passed over and keeps its place. `recipients` of the turn are charged to
     /// the organisation, whether a call follows or the message ends without one.
     pub(super) fn take(
         &mut self,
+        kind: OrganisationKind,
         now: Instant,
         max_calls: usize,
         recipients: impl FnOnce(&Turn) -> u32,
     ) -> Option<Turn> {
-        self.wake(now);
-        let (share, organisation) = self.first_ready(max_calls)?;
+        self.wake(kind, now);
+        let (share, organisation) = self.order(kind).first_ready(max_calls)?;
+        let order = self.order_mut(kind);
+        order.served = order.served.max(share);
+        let served = order.served;
         let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
         let turn = queue.lanes.take().expect("a ready organisation has a turn");
-        self.served = self.served.max(share);
-        queue.share = queue.share.max(self.served) + u64::from(recipients(&turn));
+        queue.share = queue.share.max(served) + u64::from(recipients(&turn));
         self.rank(organisation);
         Some(turn)
     }
@@ -99,34 +129,37 @@ impl FairQueue {
     pub(super) fn call_started(&mut self, organisation: OrganisationId) {
         let queue = self.queue(organisation);
         queue.calls += 1;
-        self.calls += 1;
+        self.order_mut(self.kind(organisation)).calls += 1;
         self.rank(organisation);
     }
 
     pub(super) fn call_ended(&mut self, organisation: OrganisationId) {
         let queue = self.queue(organisation);
         queue.calls = queue.calls.saturating_sub(1);
-        self.calls = self.calls.saturating_sub(1);
+        let order = self.order_mut(self.kind(organisation));
+        order.calls = order.calls.saturating_sub(1);
         self.rank(organisation);
     }
 
-    /// Calls under way.
-    pub(super) fn calls(&self) -> usize {
-        self.calls
+    /// Calls under way for organisations of this kind.
+    pub(super) fn calls(&self, kind: OrganisationKind) -> usize {
+        self.order(kind).calls
     }
 
-    /// Organisations with a message that was due at the last look.
+    /// Organisations of production with a message that was due at the last look: those that wait
+    /// for the pace.
     pub(super) fn due_organisations(&self) -> usize {
-        self.ready.values().map(BTreeSet::len).sum()
+        self.production.ready.values().map(BTreeSet::len).sum()
     }
 
-    /// When the next call may start.
-    pub(super) fn next(&mut self, now: Instant, max_calls: usize) -> Next {
-        self.wake(now);
-        let later = self.asleep.first().map(|(due, _)| self.times.instant(*due));
-        if self.first_ready(max_calls).is_some() {
+    /// When the next call for an organisation of this kind may start.
+    pub(super) fn next(&mut self, kind: OrganisationKind, now: Instant, max_calls: usize) -> Next {
+        self.wake(kind, now);
+        let order = self.order(kind);
+        let later = order.asleep.first().map(|(due, _)| self.times.instant(*due));
+        if order.first_ready(max_calls).is_some() {
             Next::Now
-        } else if !self.ready.is_empty() {
+        } else if !order.ready.is_empty() {
             Next::AfterACall(later)
         } else {
             later.map_or(Next::Never, Next::At)
@@ -186,6 +219,35 @@ impl FairQueue {
         self.rank(organisation);
     }
 
+    /// Sets which organisations an operator has paused. The messages of all others may go as their
+    /// gates let them.
+    pub(super) fn set_paused(&mut self, paused: HashSet<OrganisationId>) {
+        let before = std::mem::replace(&mut self.paused, paused);
+        let changed: Vec<_> = before.symmetric_difference(&self.paused).copied().collect();
+        for organisation in changed {
+            self.rank(organisation);
+        }
+    }
+
+    /// Whether an operator has paused an organisation.
+    pub(super) fn is_paused(&self, organisation: OrganisationId) -> bool {
+        self.paused.contains(&organisation)
+    }
+
+    /// Messages that wait because an operator has paused their organisation.
+    pub(super) fn paused_messages(&self) -> usize {
+        self.paused.iter().map(|organisation| self.backlog(*organisation).waiting).sum()
+    }
+
+    /// Messages of an organisation that wait, and its calls under way.
+    pub(super) fn backlog(&self, organisation: OrganisationId) -> Backlog {
+        let queue = self.queues.get(&organisation);
+        queue.map_or_else(Backlog::default, |queue| Backlog {
+            waiting: queue.lanes.len(),
+            calls_under_way: queue.calls,
+        })
+    }
+
     /// Whether an organisation has messages that wait or are being sent.
     pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
         let queue = self.queues.get(&organisation);
@@ -208,6 +270,103 @@ impl FairQueue {
         self.queues.values().any(|queue| queue.lanes.any_held())
     }
 
+    fn kind(&self, organisation: OrganisationId) -> OrganisationKind {
+        if self.tests.contains(&organisation) {
+            OrganisationKind::Test
+        } else {
+            OrganisationKind::Production
+        }
+    }
+
+    fn order(&self, kind: OrganisationKind) -> &Order {
+        match kind {
+            OrganisationKind::Production => &self.production,
+            OrganisationKind::Test => &self.test,
+        }
+    }
+
+    fn order_mut(&mut self, kind: OrganisationKind) -> &mut Order {
+        match kind {
+            OrganisationKind::Production => &mut self.production,
+            OrganisationKind::Test => &mut self.test,
+        }
+    }
+
+    fn queue(&mut self, organisation: OrganisationId) -> &mut OrganisationQueue {
+        let kind = self.kind(organisation);
+        let share = self.order(kind).served;
+        self.queues.entry(organisation).or_insert_with(|| OrganisationQueue {
+            lanes: Lanes::default(),
+            share,
+            calls: 0,
+            gate: Gate::Open,
+            kind,
+            rank: Rank::Empty,
+        })
+    }
+
+    /// Moves organisations of a kind whose first message has become due.
+    fn wake(&mut self, kind: OrganisationKind, now: Instant) {
+        let now = self.times.of_retry(now);
+        let order = match kind {
+            OrganisationKind::Production => &mut self.production,
+            OrganisationKind::Test => &mut self.test,
+        };
+        while let Some(&(due, organisation)) = order.asleep.first()
+            && due <= now
+        {
+            order.asleep.pop_first();
+            let queue = self.queues.get_mut(&organisation).expect("who is asleep has a queue");
+            queue.share = queue.share.max(order.served);
+            queue.rank = Rank::Ready { calls: queue.calls, share: queue.share };
+            order.ready.entry(queue.calls).or_default().insert((queue.share, organisation));
+        }
+    }
+
+    /// Puts an organisation where its first message belongs: among the asleep, until the next
+    /// look wakes those that are due.
+    fn rank(&mut self, organisation: OrganisationId) {
+        let kind = self.kind(organisation);
+        let Some(queue) = self.queues.get_mut(&organisation) else { return };
+        let order = match queue.kind {
+            OrganisationKind::Production => &mut self.production,
+            OrganisationKind::Test => &mut self.test,
+        };
+        match queue.rank {
+            Rank::Ready { calls, share } => {
+                let equals = order.ready.get_mut(&calls).expect("a ready organisation is listed");
+                equals.remove(&(share, organisation));
+                if equals.is_empty() {
+                    order.ready.remove(&calls);
+                }
+            }
+            Rank::Asleep(due) => {
+                order.asleep.remove(&(due, organisation));
+            }
+            Rank::Empty => {}
+        }
+        let first = queue.lanes.first().filter(|_| !self.paused.contains(&organisation));
+        let due = first.and_then(|turn| match queue.gate {
+            Gate::Open => Some(turn.due),
+            Gate::OpensAt(time) => Some(turn.due.max(self.times.of_retry(time))),
+            Gate::Closed => None,
+        });
+        queue.kind = kind;
+        queue.rank = due.map_or(Rank::Empty, Rank::Asleep);
+        let order = match kind {
+            OrganisationKind::Production => &mut self.production,
+            OrganisationKind::Test => &mut self.test,
+        };
+        order.asleep.extend(due.map(|due| (due, organisation)));
+        // An organisation that has been served no more than the last one starts anew anyway.
+        let is_idle = queue.lanes.is_empty() && queue.calls == 0 && queue.gate == Gate::Open;
+        if is_idle && queue.share <= order.served {
+            self.queues.remove(&organisation);
+        }
+    }
+}
+
+impl Order {
     fn first_ready(&self, max_calls: usize) -> Option<(u64, OrganisationId)> {
         let free = max_calls.saturating_sub(self.calls);
         self.ready
@@ -215,60 +374,5 @@ impl FairQueue {
             .filter_map(|(_, organisations)| organisations.first())
             .min()
             .copied()
-    }
-
-    fn queue(&mut self, organisation: OrganisationId) -> &mut OrganisationQueue {
-        self.queues.entry(organisation).or_insert(OrganisationQueue {
-            lanes: Lanes::default(),
-            share: self.served,
-            calls: 0,
-            gate: Gate::Open,
-            rank: Rank::Empty,
-        })
-    }
-
-    /// Moves organisations whose first message has become due.
-    fn wake(&mut self, now: Instant) {
-        let now = self.times.of_retry(now);
-        while let Some(&(due, organisation)) = self.asleep.first()
-            && due <= now
-        {
-            self.asleep.pop_first();
-            let queue = self.queues.get_mut(&organisation).expect("who is asleep has a queue");
-            queue.share = queue.share.max(self.served);
-            queue.rank = Rank::Ready { calls: queue.calls, share: queue.share };
-            self.ready.entry(queue.calls).or_default().insert((queue.share, organisation));
-        }
-    }
-
-    /// Puts an organisation where its first message belongs: among the asleep, until the next
-    /// look wakes those that are due.
-    fn rank(&mut self, organisation: OrganisationId) {
-        let Some(queue) = self.queues.get_mut(&organisation) else { return };
-        match queue.rank {
-            Rank::Ready { calls, share } => {
-                let equals = self.ready.get_mut(&calls).expect("a ready organisation is listed");
-                equals.remove(&(share, organisation));
-                if equals.is_empty() {
-                    self.ready.remove(&calls);
-                }
-            }
-            Rank::Asleep(due) => {
-                self.asleep.remove(&(due, organisation));
-            }
-            Rank::Empty => {}
-        }
-        let due = queue.lanes.first().and_then(|turn| match queue.gate {
-            Gate::Open => Some(turn.due),
-            Gate::OpensAt(time) => Some(turn.due.max(self.times.of_retry(time))),
-            Gate::Closed => None,
-        });
-        queue.rank = due.map_or(Rank::Empty, Rank::Asleep);
-        self.asleep.extend(due.map(|due| (due, organisation)));
-        // An organisation that has been served no more than the last one starts anew anyway.
-        let is_idle = queue.lanes.is_empty() && queue.calls == 0 && queue.gate == Gate::Open;
-        if is_idle && queue.share <= self.served {
-            self.queues.remove(&organisation);
-        }
     }
 }

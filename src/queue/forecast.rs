@@ -13,6 +13,8 @@ pub struct DrainForecast {
     pub domain: usize,
     /// The provider may have accepted the message, and its retry is due only after the drain.
     pub retry: usize,
+    /// An operator has paused the organisation.
+    pub paused: usize,
     /// The pace or the daily quota lets no more messages go within the drain.
     pub pace: usize,
 }
@@ -20,7 +22,7 @@ pub struct DrainForecast {
 impl DrainForecast {
     /// All of them.
     pub const fn messages(&self) -> usize {
-        self.provider + self.domain + self.retry + self.pace
+        self.provider + self.domain + self.retry + self.paused + self.pace
     }
 }
 

@@ -99,6 +99,11 @@ impl Lanes {
         self.by_domain.is_empty()
     }
 
+    /// How many messages wait.
+    pub(super) fn len(&self) -> usize {
+        self.by_domain.values().map(|lane| lane.turns.len()).sum()
+    }
+
     /// The turn that is next, whenever that is.
     pub(super) fn first(&self) -> Option<Turn> {
         self.firsts.first().map(|(turn, _)| *turn)

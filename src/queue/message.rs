@@ -10,6 +10,7 @@ use crate::body_store::{Body, LiveState};
 use crate::domain::attempt::{RequestBody, RequestParts};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::organisation::OrganisationKind;
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
 use crate::text_buffer::TextBuffer;
@@ -37,6 +38,8 @@ impl RequestParts for Body {
 pub struct AcceptedMessage {
     /// The message.
     pub id: MessageId,
+    /// Kind of its organisation.
+    pub kind: OrganisationKind,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
     /// Its ready request to the provider, and its envelope.
@@ -93,6 +96,8 @@ pub struct PendingMessage {
     pub id: MessageId,
     /// Its organisation.
     pub organisation: OrganisationId,
+    /// Kind of its organisation, which decides who takes its calls.
+    pub kind: OrganisationKind,
     /// Number of its recipients.
     pub recipients: u32,
     /// Time of acceptance.

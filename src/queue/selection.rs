@@ -25,6 +25,15 @@ pub enum Selection {
     },
 }
 
+/// Whether the cancellation of one message reached the process that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelReach {
+    /// It did: the message has ended, or is not tried again after the call that is under way.
+    Holder,
+    /// Of those that answered, no process holds it.
+    Nobody,
+}
+
 /// Part of a selection that was looked at in one step.
 #[derive(Debug)]
 pub struct Selected {

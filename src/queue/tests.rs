@@ -14,6 +14,8 @@ use crate::shared_limits::Exhausted;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
+/// A test organisation.
+const STAGING: OrganisationId = OrganisationId(9);
 /// More calls than any of these tests has under way.
 const MANY: usize = 1 << 20;
 
@@ -60,6 +62,11 @@ impl Fixture {
         let recipients = (0..recipients).map(|_| &recipient);
         let held = self.queue.hold(AcceptedMessage {
             id,
+            kind: if organisation == STAGING {
+                OrganisationKind::Test
+            } else {
+                OrganisationKind::Production
+            },
             key,
             request: EncodedRequest::new("{}".to_owned(), &Envelope::new(&domain, recipients)),
             accepted_at: self.now,
@@ -79,7 +86,7 @@ impl Fixture {
     }
 
     fn claim_within(&self, now: Instant, max_calls: usize) -> Option<PendingMessage> {
-        self.queue.claim(now, max_calls).map(|claim| self.hold(claim))
+        self.queue.claim(OrganisationKind::Production, now, max_calls).map(|claim| self.hold(claim))
     }
 
     fn hold(&self, claim: Claim) -> PendingMessage {
@@ -131,7 +138,7 @@ impl Fixture {
     }
 
     fn next(&self, now: Instant) -> Next {
-        self.queue.next(now, MANY)
+        self.queue.next(OrganisationKind::Production, now, MANY)
     }
 
     /// The organisations whose calls start now, in turn, with at most `max` under way.
@@ -150,6 +157,43 @@ fn name(domain: &str) -> DomainName<'_> {
 }
 
 #[test]
+fn test_organisations_have_turns_and_calls_of_their_own() {
+    let fixture = Fixture::new();
+    // A gate that is set before the first message makes none of it production's.
+    fixture.queue.set_gate(STAGING, Gate::OpensAt(fixture.now));
+    for organisation in [STAGING, ACME, STAGING, BETA, STAGING] {
+        fixture.add(organisation, 1);
+    }
+    let test = |max| fixture.queue.claim(OrganisationKind::Test, fixture.now, max);
+    let mut tests = Vec::new();
+    while let Some(mut claim) = test(4) {
+        let PendingMessage { organisation, kind, .. } = claim.message;
+        assert_eq!((organisation, kind), (STAGING, OrganisationKind::Test));
+        let call = claim.start_call();
+        tests.push((claim, call));
+    }
+    assert_eq!(tests.len(), 2, "one alone gets half");
+    let next = |kind, max| fixture.queue.next(kind, fixture.now, max);
+    assert_eq!(next(OrganisationKind::Test, 4), Next::AfterACall(None));
+    assert_eq!(next(OrganisationKind::Test, 8), Next::Now);
+    let (organisations, calls) = fixture.start_all(2);
+    assert_eq!(organisations, [ACME, BETA], "calls of test organisations take none of the slots");
+    assert_eq!(next(OrganisationKind::Production, 8), Next::Never);
+    let pending = fixture.queue.pending();
+    assert_eq!((pending.messages, pending.test_messages), (5, 3));
+    assert_eq!((pending.in_flight, pending.test_in_flight), (4, 2));
+    assert_eq!(pending.due_organisations, 0);
+    assert_eq!(fixture.queue.calls(OrganisationKind::Test), 2);
+    for (claim, call) in tests {
+        drop(call);
+        claim.finish();
+    }
+    drop(calls);
+    assert_eq!(fixture.queue.calls(OrganisationKind::Test), 0);
+    assert_eq!(fixture.queue.pending().test_messages, 1);
+}
+
+#[test]
 fn an_organisations_calls_are_fewer_than_the_free_slots_when_the_next_one_starts() {
     let fixture = Fixture::new();
     for _ in 0..100 {
@@ -157,7 +201,10 @@ fn an_organisations_calls_are_fewer_than_the_free_slots_when_the_next_one_starts
     }
     let (_, mut calls) = fixture.start_all(20);
     assert_eq!(calls.len(), 10, "one alone gets half");
-    assert_eq!(fixture.queue.next(fixture.now, 20), Next::AfterACall(None));
+    assert_eq!(
+        fixture.queue.next(OrganisationKind::Production, fixture.now, 20),
+        Next::AfterACall(None)
+    );
     // Another one goes on, and gets its part of what is left.
     for _ in 0..100 {
         fixture.add(BETA, 1);
@@ -246,6 +293,38 @@ fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
     assert_eq!(fixture.next(time), Next::Never);
     fixture.queue.set_gate(ACME, Gate::Open);
     assert_eq!(fixture.claim_at(time).unwrap().id, held[1]);
+}
+
+#[test]
+fn a_paused_organisation_has_no_next_message_and_its_gate_is_not_the_pause() {
+    let fixture = Fixture::new();
+    let queue = &fixture.queue;
+    let time = fixture.now + Duration::from_secs(10);
+    let held: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
+    let other = fixture.add(BETA, 1);
+    queue.set_paused([ACME].into());
+    assert_eq!(fixture.claim().id, other);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    queue.set_gate(ACME, Gate::Open);
+    fixture.add(ACME, 1);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    queue.bring_forward(time);
+    assert_eq!(fixture.next(time), Next::Never);
+    assert_eq!(queue.backlog(ACME), Backlog { waiting: 3, calls_under_way: 0 });
+    assert_eq!((queue.pending().paused, queue.pending().due_organisations), (3, 0));
+    let forecast = queue.forecast_drain(time, 10.0, |organisation| organisation == ACME);
+    assert_eq!(forecast, DrainForecast { paused: 3, ..DrainForecast::default() });
+    let oldest = queue.oldest_of([ACME, BETA].into());
+    assert_eq!(oldest.keys().copied().collect::<Vec<_>>(), [ACME, BETA]);
+
+    queue.set_gate(ACME, Gate::OpensAt(time));
+    queue.set_paused([BETA].into());
+    assert_eq!(fixture.next(fixture.now), Next::At(time));
+    assert_eq!(fixture.claim_at(time).unwrap().id, held[0]);
+    assert_eq!(queue.pending().paused, 0);
+    // Their time goes on.
+    queue.set_paused([ACME].into());
+    assert_eq!(queue.claim_older_than(time, 10).len(), 2);
 }
 
 #[test]
@@ -393,7 +472,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     fixture.put_back(flying, fixture.now, Acceptance::Possible);
     assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.queue.pending();
-    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 });
+    assert_eq!(pending, Pending::default());
 }
 
 fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
@@ -468,10 +547,7 @@ fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
         assert!(fixture.claim_at(fixture.now).is_none());
         assert_eq!(fixture.queue.pending().in_flight, 1, "its end is not recorded yet");
         fixture.finish(id);
-        assert_eq!(
-            fixture.queue.pending(),
-            Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-        );
+        assert_eq!(fixture.queue.pending(), Pending::default());
     }
 }
 
@@ -510,10 +586,7 @@ fn the_messages_of_a_paused_domain_are_cancelled_too() {
         fixture.finish(id);
     }
     assert!(!fixture.queue.is_held(ACME, &name("example.com")));
-    assert_eq!(
-        fixture.queue.pending(),
-        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-    );
+    assert_eq!(fixture.queue.pending(), Pending::default());
 }
 
 #[test]
@@ -541,7 +614,7 @@ fn a_claim_that_is_dropped_has_its_message_wait_again_with_all_that_is_open() {
         (called, 1, Interruption::DuringCall),
         (unsent, 0, Interruption::BeforeCall),
     ] {
-        let claim = fixture.queue.claim(later, MANY).unwrap();
+        let claim = fixture.queue.claim(OrganisationKind::Production, later, MANY).unwrap();
         assert_eq!((claim.id(), claim.attempts, claim.interruption), (id, attempts, interruption));
         assert_eq!(claim.acceptance, Acceptance::Possible);
         claim.finish();
@@ -556,10 +629,7 @@ fn a_claim_that_is_dropped_after_a_proof_leaves_nothing() {
     fixture.send();
     fixture.queue.proved_sent(id);
     drop(fixture.take(id));
-    assert_eq!(
-        fixture.queue.pending(),
-        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
-    );
+    assert_eq!(fixture.queue.pending(), Pending::default());
 }
 
 #[test]
@@ -573,7 +643,7 @@ fn a_cancellation_outlives_the_claim_that_was_to_heed_it() {
         let (taken, calls, others) = cancel(&fixture, &Selection::of(ACME));
         assert_eq!((taken.len(), calls, others), (0, call.iter().count(), usize::from(!is_called)));
         drop(fixture.take(id));
-        let claim = fixture.queue.claim(later, MANY).unwrap();
+        let claim = fixture.queue.claim(OrganisationKind::Production, later, MANY).unwrap();
         assert_eq!(claim.cancellation, Some(Cancellation::ByOperator));
     }
 }
@@ -664,7 +734,7 @@ fn next_process(queue: &MessageQueue) -> (Arc<MessageQueue>, Vec<Survivor>) {
 /// Takes up the only message of a queue as the next process does.
 fn taken_up(queue: &MessageQueue) -> (Arc<MessageQueue>, TakenUp) {
     let (next, mut survivors) = next_process(queue);
-    let taken_up = next.take_up(survivors.pop().unwrap()).unwrap();
+    let taken_up = next.take_up(survivors.pop().unwrap(), OrganisationKind::Production).unwrap();
     assert_eq!(survivors.len(), 0);
     (next, taken_up)
 }
@@ -677,19 +747,22 @@ fn a_lost_answer_stays_open_until_its_loss_is_recorded_also_over_a_second_kill()
     let (second, taken_up_first) = taken_up(&fixture.queue);
     assert!(matches!(taken_up_first, TakenUp::Waits));
     let later = Instant::now() + Duration::from_secs(5);
-    let claim = || second.claim(later, MANY).unwrap();
+    let claim = || second.claim(OrganisationKind::Production, later, MANY).unwrap();
     // The store could not be read, or the sender's domain is not verified for now.
     assert!(claim().put_back_untried(later).is_none());
     assert_eq!(claim().interruption, Interruption::EndOfProcess);
     assert!(claim().put_back_as_new().is_none());
     let (third, taken_up_second) = taken_up(&second);
     assert!(matches!(taken_up_second, TakenUp::Waits));
-    let open = third.claim(later, MANY).unwrap();
+    let open = third.claim(OrganisationKind::Production, later, MANY).unwrap();
     let state = (open.interruption, open.acceptance, open.attempts);
     assert_eq!(state, (Interruption::EndOfProcess, Acceptance::Possible, 1));
     // From here on it is on the record.
     assert!(open.put_back(later, Acceptance::Possible).is_none());
-    assert_eq!(third.claim(later, MANY).unwrap().interruption, Interruption::None);
+    assert_eq!(
+        third.claim(OrganisationKind::Production, later, MANY).unwrap().interruption,
+        Interruption::None
+    );
 }
 
 #[test]

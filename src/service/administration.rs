@@ -1,5 +1,6 @@
 //! The administration socket in the service: what answers there, and a copy of it for the next program.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
@@ -8,9 +9,26 @@ use tracing::error;
 
 use crate::admin::Admin;
 use crate::admin::socket::{Socket, SocketCopy};
+use crate::api::cancel::{Canceller, Cancelling};
+use crate::domain::id::MessageId;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::service::ServiceError;
 use crate::tasks::Task;
+
+/// Cancels messages of applications as it does those of operators.
+pub(super) struct MessageCanceller(pub(super) Arc<Admin>);
+
+impl Canceller for MessageCanceller {
+    fn cancel(&self, id: MessageId) -> Cancelling<'_> {
+        Box::pin(self.0.cancel_message(id))
+    }
+}
+
+impl fmt::Debug for MessageCanceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageCanceller").finish_non_exhaustive()
+    }
+}
 
 /// Server of the operators' commands.
 #[derive(Debug)]

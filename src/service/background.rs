@@ -10,15 +10,18 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::admin::{Admin, all_nodes};
+use crate::alerts::Alerts;
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
+use crate::config::{Config, MaxRate, StoreConfig};
 use crate::dispatch::{Dispatcher, Phase};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::drain::DrainSignal;
 use crate::intake::Intake;
+use crate::providers::{Providers, SimulatedProvider};
+use crate::queue::MessageQueue;
 use crate::quota::AccountCheck;
-use crate::service::store;
+use crate::service::{ServiceError, store};
 use crate::ses::SesClient;
 use crate::ses::sqs::SqsQueue;
 use crate::store::{DrainOrder, Store};
@@ -33,12 +36,12 @@ const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 
 /// Sends until the service stops.
 pub(super) fn send(
-    dispatcher: &Arc<Dispatcher<SesClient>>,
-    mut phases: watch::Receiver<Phase>,
-) -> JoinHandle<()> {
+    dispatcher: &Arc<Dispatcher<Providers>>,
+) -> (watch::Sender<Phase>, JoinHandle<()>) {
+    let (phase, mut phases) = watch::channel(Phase::Running);
     let sending = Arc::clone(dispatcher).run(phases.clone());
     let stop = async move { phases.wait_for(|phase| *phase != Phase::Running).await.is_ok() };
-    tokio::spawn(Task::Sending.once(stop, sending))
+    (phase, tokio::spawn(Task::Sending.once(stop, sending)))
 }
 
 /// Takes in the provider's events until the service stops.
@@ -51,6 +54,23 @@ pub(super) fn receive(
     tokio::spawn(Task::Polling.again_until(signal.clone().stopped(), move || {
         poll::run(sqs_queue.clone(), Arc::clone(&events), signal.clone().stopped())
     }))
+}
+
+/// Returns what takes in events, and has it take in those of test organisations' messages as they
+/// become due.
+pub(super) fn process_events(
+    tasks: &mut JoinSet<()>,
+    store: &Store,
+    queue: &Arc<MessageQueue>,
+    clock: &Clock,
+    simulated: &Arc<SimulatedProvider>,
+) -> Arc<EventProcessor> {
+    let events = Arc::new(EventProcessor::new(store.clone(), Arc::clone(queue), clock.clone()));
+    let (simulated, taken_in) = (Arc::clone(simulated), Arc::clone(&events));
+    tasks.spawn(
+        Task::SimulatedEvents.again(move || Arc::clone(&simulated).run(Arc::clone(&taken_in))),
+    );
+    events
 }
 
 /// What delivers to endpoints.
@@ -150,7 +170,7 @@ pub(super) fn follow_quota(
     tasks: &mut JoinSet<()>,
     config: &Config,
     ses: &SesClient,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
+    dispatcher: &Arc<Dispatcher<Providers>>,
 ) -> (watch::Sender<MaxRate>, watch::Receiver<AccountCheck>) {
     let (max_rate, rates) = watch::channel(config.sending.max_rate);
     let (check, account) = watch::channel(AccountCheck::Unasked);
@@ -168,7 +188,7 @@ pub(super) fn follow_quota(
 pub(super) fn upkeep(
     keeper: Timekeeper,
     store: &Store,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
+    dispatcher: &Arc<Dispatcher<Providers>>,
     intake: &Arc<Intake>,
     ses: &SesClient,
     clock: &Clock,
@@ -205,6 +225,25 @@ pub(super) fn upkeep(
             .again(move || domain_verification::run(verified.clone(), ses.clone(), clock.clone())),
     );
     (tasks, history)
+}
+
+/// Tells operators of what happens, if they have a receiver.
+pub(super) fn alert(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    store: &Store,
+    clock: &Clock,
+) -> Result<Arc<Alerts>, ServiceError> {
+    let node = match &config.store {
+        StoreConfig::Redb => String::new(),
+        StoreConfig::Postgres(postgres) => postgres.node.clone(),
+    };
+    let alerts = Arc::new(Alerts::new(store.clone(), clock.clone(), node));
+    let receiver = config.alerts.as_ref().map(|alerts| (&alerts.url, &alerts.secret));
+    alerts.set_receiver(receiver).map_err(ServiceError::Alerts)?;
+    let running = Arc::clone(&alerts);
+    tasks.spawn(Task::Alerts.again(move || Arc::clone(&running).run()));
+    Ok(alerts)
 }
 
 /// Answers the other nodes.

@@ -10,6 +10,7 @@ use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
 use crate::smtp::Security;
 use crate::store::{DATA_FORMAT, Store};
+use crate::webhooks;
 
 /// Checks a configuration and the data file, as a start would find them. A file that a service has
 /// open is that service's to judge by the format that is returned. Needs a runtime.
@@ -22,6 +23,9 @@ pub fn check(config: &Config) -> Result<ProgramCheck, ServiceError> {
     }
     let ses = SesClient::new(ses_options(config, Credentials::aws()), Clock::system())?;
     sqs_queue(config, &ses)?;
+    if let Some(alerts) = &config.alerts {
+        webhooks::check(&alerts.url, None).map_err(ServiceError::Alerts)?;
+    }
     match &config.store {
         StoreConfig::Redb => {
             let directory = &config.data_dir;

@@ -21,9 +21,9 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::event::EventDetail;
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainState, KeyRights};
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
-use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
+use crate::service::captured::Captured;
 use crate::service::check::node_database;
 use crate::service::error::TakenAddresses;
 use crate::service::hand_over::HandedOver;
@@ -32,10 +32,7 @@ use crate::service::run::{Ended, stop};
 use crate::service::signals::{Signals, listen_for};
 use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
 use crate::ses::credentials::Credentials;
-use crate::ses::send::MESSAGE_ID_TAG;
-use crate::simulator::{
-    CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
-};
+use crate::simulator::{EventOptions, Events, Options, Simulator};
 use crate::store::{
     DATA_FORMAT, FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded,
     create_directory,
@@ -151,7 +148,9 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     let clock = Clock::system();
     let service =
         Service::start_as(StoreOwner::Dev, &config, clock, credentials, inherited).await?;
-    service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
+    let tests = service.dispatcher.provider().simulated().captured();
+    let captured = Captured::of_dev(simulator.captured_mail(), tests);
+    service.operators.show_caught(Arc::new(captured));
     service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
     let key = match options.api_key {
         Some(key) => key,
@@ -330,7 +329,12 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     let domain = DomainName::parse(DOMAIN).expect("a valid domain");
     store.put_domain(organisation.id, domain, DomainState::Assumed, now).await?;
     if store.authenticate(&key.hash(), now).is_none() {
-        let key = NewApiKey { label: "dev".to_owned(), expires_at: None, hash: key.hash() };
+        let key = NewApiKey {
+            label: "dev".to_owned(),
+            expires_at: None,
+            hash: key.hash(),
+            rights: KeyRights::all(),
+        };
         store.add_api_key(organisation.id, key, now).await?;
     }
     Ok(())
@@ -465,56 +469,4 @@ fn smtp_line(address: &str, config: &Config, key: &str) -> String {
          {options} {scheme}://{address} --user 'dev:{key}' --mail-from dev@{DOMAIN} --mail-rcpt {recipient} --crlf \
          --upload-file -"
     )
-}
-
-/// What the simulator caught, as the operators' page asks for it.
-#[derive(Debug)]
-struct Memory(CapturedMail);
-
-impl Catcher for Memory {
-    fn total(&self) -> u64 {
-        self.0.accepted_total()
-    }
-
-    fn newest(&self, limit: usize) -> Vec<Summary> {
-        self.0.newest(limit).iter().map(|message| summary(message)).collect()
-    }
-
-    fn message(&self, id: &str) -> Option<Caught> {
-        self.0.message(id).map(|message| caught(&message))
-    }
-}
-
-fn summary(message: &CapturedMessage) -> Summary {
-    Summary {
-        id: message.id.clone(),
-        caught_at: message.received_at,
-        from: message.from.clone(),
-        to: message.to.clone(),
-        subject: message.subject.clone(),
-        message: message.tag(MESSAGE_ID_TAG).map(ToOwned::to_owned),
-    }
-}
-
-fn caught(message: &CapturedMessage) -> Caught {
-    let headers = message.headers.iter();
-    Caught {
-        summary: summary(message),
-        cc: message.cc.clone(),
-        bcc: message.bcc.clone(),
-        reply_to: message.reply_to.clone(),
-        headers: headers.map(|header| (header.name.clone(), header.value.clone())).collect(),
-        text: message.text.clone(),
-        html: message.html.clone(),
-        files: message.attachments.iter().map(file).collect(),
-    }
-}
-
-fn file(attachment: &CapturedAttachment) -> CaughtFile {
-    CaughtFile {
-        name: attachment.filename.clone(),
-        media_type: attachment.content_type.clone(),
-        content_id: attachment.content_id.clone(),
-        content: attachment.content.clone(),
-    }
 }

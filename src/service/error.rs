@@ -9,6 +9,7 @@ use crate::http::tls::TlsError;
 use crate::ses::SesError;
 use crate::ses::sqs::NotAQueue;
 use crate::store::{ConnectError, OpenError};
+use crate::webhooks::BadEndpoint;
 
 /// A listener, by the setting that gives its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +127,9 @@ pub enum ServiceError {
     /// The queue of events cannot be polled.
     #[error("ses.events.queue_url: {0}")]
     Queue(#[from] NotAQueue),
+    /// Alerts cannot be posted.
+    #[error("alerts.url: {0}")]
+    Alerts(#[source] BadEndpoint),
     /// The operating system gives no random numbers.
     #[error("the operating system gives no random numbers: {0}")]
     Random(#[from] getrandom::Error),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::alerts::Alerts;
 use crate::api::Budgets;
 use crate::config::{self, Config, MaxRate};
 use crate::http::tls::{Tls, TlsError, TlsFiles};
@@ -31,6 +32,7 @@ pub(super) struct Changeable {
     pub(super) tls: Option<Arc<Tls>>,
     /// Budget of pending messages by the configuration, in bytes.
     pub(super) configured_pending_bytes: Arc<AtomicUsize>,
+    pub(super) alerts: Arc<Alerts>,
 }
 
 impl Service {
@@ -43,12 +45,13 @@ impl Service {
     }
 
     /// Takes over what can change while running: all of `sending`, the budgets of bodies and
-    /// responses, and the certificate, from its files anew. Where other keys differ, the log names them; they need a restart.
+    /// responses, the certificate, from its files anew, and the receiver of alerts. Where other keys differ, the log names them; they need a restart.
     pub fn reload(&mut self, new: &Config) {
         for key in self.needs_restart(new) {
             warn!(key, "this key has changed and takes effect at the next start");
         }
         self.reload_tls(new);
+        self.reload_alerts(new);
         let sending = new.sending.clone();
         self.queue.budget().set_max(memory_limit::pending_bytes(new));
         let configured = &self.changeable.configured_pending_bytes;
@@ -72,6 +75,20 @@ impl Service {
         }
     }
 
+    /// Alerts that wait go to the new receiver.
+    fn reload_alerts(&mut self, new: &Config) {
+        if self.config.alerts == new.alerts {
+            return;
+        }
+        let receiver = new.alerts.as_ref().map(|alerts| (&alerts.url, &alerts.secret));
+        match self.changeable.alerts.set_receiver(receiver) {
+            Ok(()) => self.config.alerts.clone_from(&new.alerts),
+            Err(error) => {
+                error!(%error, "alerts go to the receiver before until this is put right");
+            }
+        }
+    }
+
     fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let old = &self.config;
         let request_timeout = old.sending.request_timeout != new.sending.request_timeout;
@@ -88,6 +105,7 @@ impl Service {
             ("trusted_proxies", old.trusted_proxies != new.trusted_proxies),
             ("sending.request_timeout", request_timeout),
             ("sending.keep_bodies", old.sending.keep_bodies != new.sending.keep_bodies),
+            ("test.capture", old.test.capture != new.test.capture),
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),

@@ -195,6 +195,7 @@ mod tests {
     use crate::dispatch::token_bucket::Rate;
     use crate::domain::attempt::{Outcome, RequestBody};
     use crate::domain::envelope::Envelope;
+    use crate::domain::organisation::OrganisationKind;
     use crate::queue::MessageQueue;
 
     #[test]
@@ -220,7 +221,7 @@ mod tests {
     struct Nobody;
 
     impl Provider for Nobody {
-        async fn send(&self, _envelope: &Envelope<'_>, _request: RequestBody) -> Outcome {
+        async fn send(&self, _: OrganisationKind, _: &Envelope<'_>, _: RequestBody) -> Outcome {
             unreachable!("nothing is sent")
         }
     }

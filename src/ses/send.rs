@@ -11,12 +11,12 @@ use base64::encoded_len;
 use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderStringWriter;
 use bytes::Bytes;
-use http::Method;
+use http::{Method, Response};
 use memchr::memchr2;
 
 use crate::domain::admission::Admitted;
 use crate::domain::attempt::{
-    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody, TrackingOverride,
+    Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody, TrackingOverride,
 };
 use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
@@ -271,8 +271,9 @@ fn without_override(request: &[u8]) -> Option<Bytes> {
     Some([rest, b"}"].concat().into())
 }
 
-impl Provider for SesClient {
-    async fn send(&self, envelope: &Envelope<'_>, request: RequestBody) -> Outcome {
+impl SesClient {
+    /// Makes one attempt with the ready, encoded request of a message with this envelope.
+    pub async fn send(&self, envelope: &Envelope<'_>, request: RequestBody) -> Outcome {
         if self.inner.tracking_override != TrackingOverride::Auto {
             return outcome(envelope, self.post_message(request).await);
         }
@@ -291,9 +292,7 @@ impl Provider for SesClient {
         }
         outcome
     }
-}
 
-impl SesClient {
     /// Makes one call of `SendEmail`.
     async fn post_message(&self, request: RequestBody) -> Result<Reply, TransportError> {
         let call = Call {
@@ -306,6 +305,13 @@ impl SesClient {
         let transport = &self.inner.transport;
         transport.call_on(transport.options_of(call.body.len_bytes()), &call).await
     }
+}
+
+/// Returns what an answer in SES's form means for the message with this envelope, whoever gave it.
+pub fn outcome_of_answer(envelope: &Envelope<'_>, answer: Response<Bytes>) -> Outcome {
+    let (parts, body) = answer.into_parts();
+    let reply = Reply { status: parts.status, headers: parts.headers, body: Ok(body) };
+    classify(&reply, &envelope.sender_domain())
 }
 
 /// Returns what the result of a call means for the message with this envelope.

@@ -67,14 +67,22 @@ impl CapturedMessage {
         self.tags.iter().find(|tag| tag.name == name).map(|tag| tag.value.as_str())
     }
 
-    fn size(&self) -> usize {
+    /// Bytes that it takes in memory, about.
+    pub fn size_bytes(&self) -> usize {
+        let given = [&self.to, &self.cc, &self.bcc, &self.reply_to].into_iter().flatten();
+        let given = given.map(|text| size_of::<String>() + text.len());
+        let tags = self.tags.iter().map(|tag| tag.name.len() + tag.value.len());
         let bodies = [&self.text, &self.html].into_iter().flatten().map(String::len);
         let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
-        let addresses = self.recipients.iter().map(|recipient| 2 * recipient.address.len());
+        let addresses = self
+            .recipients
+            .iter()
+            .map(|recipient| size_of::<CapturedRecipient>() + recipient.address.len());
         let files = self.attachments.iter().map(CapturedAttachment::size);
         let fixed =
             size_of::<Self>() + self.subject.len() + self.raw.as_ref().map_or(0, Bytes::len);
-        fixed + bodies.chain(headers).chain(addresses).chain(files).sum::<usize>()
+        let parts = bodies.chain(headers).chain(addresses).chain(files).chain(given).chain(tags);
+        fixed + parts.sum::<usize>()
     }
 }
 
@@ -223,11 +231,11 @@ impl CapturedMail {
         for tag in &message.tags {
             log.count_tag(tag);
         }
-        log.bytes += message.size();
+        log.bytes += message.size_bytes();
         log.messages.push_back(message);
         while log.messages.len() > log.max_messages || log.bytes > MAX_CAPTURED_BYTES {
             let Some(oldest) = log.messages.pop_front() else { break };
-            log.bytes -= oldest.size();
+            log.bytes -= oldest.size_bytes();
         }
     }
 

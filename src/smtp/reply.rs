@@ -38,6 +38,9 @@ impl Reply {
     pub(super) const QUEUE_FULL: Self = Self::fixed(
         "451 4.3.1 the service, or your organisation's share of it, is full; try again later",
     );
+    pub(super) const PAUSED: Self = Self::fixed(
+        "451 4.3.2 the operator has paused your organisation: nothing was stored; try again later",
+    );
     pub(super) const TOO_MANY_RECIPIENTS: Self =
         Self::fixed("452 4.5.3 a message has at most 50 recipients; send the others another one");
     pub(super) const UNKNOWN: Self = Self::fixed("500 5.5.1 there is no such command");
@@ -58,6 +61,8 @@ impl Reply {
         Self::fixed("530 5.7.0 authenticate first: the password is an API key");
     pub(super) const KEY_ENDED: Self =
         Self::fixed("530 5.7.0 the API key is not valid any more: nothing was stored");
+    pub(super) const MAY_NOT_SEND: Self =
+        Self::fixed("550 5.7.1 this API key does not have the scope send");
     pub(super) const BAD_KEY: Self = Self::fixed("535 5.7.8 the password must be a valid API key");
     pub(super) const ENCRYPT_FIRST: Self = Self::fixed("538 5.7.11 use STARTTLS before AUTH");
     pub(super) const SUPPRESSED: Self = Self::fixed(

@@ -16,9 +16,9 @@ use tokio_rustls::server::TlsStream;
 
 use crate::domain::admission::Facts as _;
 use crate::domain::api_key::{ApiKey, ApiKeyHash};
-use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::{Address, MailboxError};
-use crate::domain::organisation::Organisation;
+use crate::domain::organisation::Scope;
 use crate::domain::policy::MAX_RECIPIENTS;
 use crate::domain::suppression::SuppressedAddress;
 use crate::http::LINGER_FOR_ROOM;
@@ -30,8 +30,9 @@ use crate::shared_limits::Reservation;
 use crate::smtp::command::{Command, CommandError, Mechanism};
 use crate::smtp::connection::{Connection, Failure, Skipped};
 use crate::smtp::reply::Reply;
-use crate::smtp::submission::{Announced, submit, unverified};
+use crate::smtp::submission::{Announced, sender_forbidden, submit, unverified};
 use crate::smtp::{Security, Shared};
+use crate::store::Client;
 
 /// Longest time from connecting to a successful AUTH.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -121,9 +122,6 @@ enum Hello {
     Helo,
     Ehlo,
 }
-
-/// Organisation of a client's key, and the key.
-type Client = (Organisation, KeyId);
 
 struct Session<'c, S> {
     connection: Connection<S>,
@@ -414,7 +412,7 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
             .map(|key| key.hash());
         let now = self.shared.clock.now();
         let client = key.and_then(|key| self.shared.store.authenticate(&key, now));
-        if let Some((organisation, _)) = client {
+        if let Some(Client { organisation, .. }) = client {
             // Idle sessions of one organisation must not keep out the others.
             let counted = self.shared.connections.reserve(organisation.id, 1);
             self.counted = Some(counted.map_err(|_| End::Reply(Reply::TOO_MANY_CONNECTIONS))?);
@@ -460,7 +458,12 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
         sender: Option<&str>,
         size: Option<u64>,
     ) -> Result<Reply, End> {
-        let Some((organisation, _)) = client else { return Ok(self.before_all()) };
+        let Some(Client { organisation, rights, .. }) = client else {
+            return Ok(self.before_all());
+        };
+        if !rights.scopes.contains(&Scope::Send) {
+            return Ok(Reply::MAY_NOT_SEND);
+        }
         if self.shared.intake.refuses_new() {
             return Err(End::Reply(Reply::STOPPING));
         }
@@ -479,6 +482,9 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
             if !self.shared.store.facts(organisation.id).is_verified(address.domain()) {
                 return Ok(unverified(address.domain().as_str()));
             }
+            if !rights.allow_sender(address.domain().as_str()) {
+                return Ok(sender_forbidden(address.domain().as_str()));
+            }
             announced.sender_domain = Some(address.domain().clone().into_owned());
         }
         self.announced = Some(announced);
@@ -486,7 +492,7 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
     }
 
     async fn rcpt(&mut self, client: Option<Client>, recipient: &str) -> Reply {
-        let Some((organisation, _)) = client else { return self.before_all() };
+        let Some(Client { organisation, .. }) = client else { return self.before_all() };
         let Some(Announced { recipients, .. }) = &mut self.announced else {
             return Reply::SEQUENCE;
         };
@@ -509,7 +515,7 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
     }
 
     async fn data(&mut self, client: Option<Client>) -> Result<Reply, End> {
-        let Some((organisation, key)) = client else { return Ok(self.before_all()) };
+        let Some(Client { organisation, key, .. }) = client else { return Ok(self.before_all()) };
         let announced = match self.announced.take() {
             None => return Ok(Reply::SEQUENCE),
             Some(announced) if announced.recipients.is_empty() => {
@@ -560,7 +566,7 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
     }
 }
 
-/// The organisation of the key that a client authenticated with and the key, as long as it is valid.
+/// The client of the key that was given, as long as the key is valid.
 fn client_of(shared: &Shared, key: Option<ApiKeyHash>) -> Option<Client> {
     shared.store.authenticate(&key?, shared.clock.now())
 }

@@ -90,7 +90,14 @@ fn reply_to(refusal: &Refusal) -> Reply {
     match refusal {
         Refusal::KeyEnded => Reply::KEY_ENDED,
         Refusal::UnverifiedDomain { domain } => unverified(domain.as_str()),
+        Refusal::SenderForbidden { domain } => sender_forbidden(domain.as_str()),
         Refusal::Suppressed { .. } => Reply::SUPPRESSED,
+        Refusal::Paused => Reply::PAUSED,
+        Refusal::LimitReached(exceeded) => {
+            // The client may split what alone is too large, and repeat the rest later.
+            let codes = if exceeded.retry.is_some() { "451 4.7.1" } else { "550 5.7.1" };
+            Reply::new(codes, &exceeded.to_string())
+        }
         Refusal::QueueFull(_) => Reply::QUEUE_FULL,
         Refusal::StorageUnavailable | Refusal::Internal => Reply::STORAGE_UNAVAILABLE,
         Refusal::OutcomeOpen => Reply::OUTCOME_OPEN,
@@ -102,6 +109,11 @@ fn reply_to(refusal: &Refusal) -> Reply {
 pub(super) fn unverified(domain: &str) -> Reply {
     let text = format!("the domain {domain} is not verified for your organisation");
     Reply::new("550 5.7.1", &text)
+}
+
+/// The reply to a sender whose domain the client's key is not for.
+pub(super) fn sender_forbidden(domain: &str) -> Reply {
+    Reply::new("550 5.7.1", &format!("this API key is not for the sender domain {domain}"))
 }
 
 /// The key of a submission: a digest of its `Message-ID`, its recipients in whatever order, and its

@@ -3,25 +3,28 @@
 //! A use is noted in memory on every request, and stored now and then: a write for each request
 //! would cost more than the answer is worth. A crash forgets the uses since they were last stored.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::organisation::{ApiKeyEntry, Organisation};
+use crate::domain::organisation::{ApiKeyEntry, KeyRights, Organisation};
 use crate::domain::time::Timestamp;
 use crate::store::directory::{Directory, KeyUses};
 use crate::store::organisations::exists;
-use crate::store::record::encode_api_key;
+use crate::store::record::directory::{decode_api_key, encode_api_key};
 use crate::store::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number, remove_existing};
 use crate::store::{Change, NewApiKey, Store, StoreError};
 
 impl Store {
-    /// The organisation that an API key lets in at `now`, with the key's number; notes the use, in
-    /// memory.
-    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<(Organisation, KeyId)> {
+    /// The client that an API key lets in at `now`; notes the use, in memory.
+    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<Client> {
         let directory = self.directory();
         let index = directory.load();
         let key = index.key(hash).filter(|key| key.is_live(now))?;
         directory.key_use.note(key.id, now);
-        Some((index.organisation(key.organisation)?.clone(), key.id))
+        let organisation = index.organisation(key.organisation)?.clone();
+        Some(Client { organisation, key: key.id, rights: Arc::clone(&key.rights) })
     }
 
     /// When an API key was last used, to the millisecond while the service runs.
@@ -52,6 +55,19 @@ impl Store {
         self.change(Lock::Directory, 1, move |rows| add(rows, organisation, &key, now)).await
     }
 
+    /// Replaces an API key: adds another one by its hash, with the same label and rights, which lasts as
+    /// long as the first one was to. The first one ends after `overlap`, if it does not before. Returns
+    /// the new key, or `None` if there is no such key.
+    pub async fn rotate_api_key(
+        &self,
+        id: KeyId,
+        hash: ApiKeyHash,
+        overlap: Duration,
+        now: Timestamp,
+    ) -> Result<Option<ApiKeyEntry>, StoreError> {
+        self.change(Lock::Directory, 2, move |rows| rotate(rows, id, hash, overlap, now)).await
+    }
+
     /// Revokes an API key; no request that arrives after this is let in with it.
     pub async fn revoke_api_key(&self, id: KeyId) -> Result<Change, StoreError> {
         let revoke =
@@ -63,6 +79,17 @@ impl Store {
     pub fn api_keys(&self) -> Vec<ApiKeyEntry> {
         self.directory().load().api_keys.clone()
     }
+}
+
+/// Client that an API key let in.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Organisation of the key.
+    pub organisation: Organisation,
+    /// The key.
+    pub key: KeyId,
+    /// What the key may be used for.
+    pub rights: Arc<KeyRights>,
 }
 
 /// Uses of keys that are being stored. They are to be stored again if that fails or is given up.
@@ -87,8 +114,49 @@ fn add(
         return Ok(None);
     }
     let id = KeyId(next_number(rows, Counter::LastKey)?);
-    let NewApiKey { label, expires_at, hash } = key.clone();
-    let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
-    rows.put(Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
+    let NewApiKey { label, expires_at, hash, rights } = key.clone();
+    let entry = ApiKeyEntry {
+        id,
+        organisation,
+        label,
+        created_at: now,
+        expires_at,
+        hash,
+        rights: Arc::new(rights),
+    };
+    put(rows, &entry)?;
     Ok(Some(entry))
+}
+
+fn rotate(
+    rows: &mut dyn Rows,
+    id: KeyId,
+    hash: ApiKeyHash,
+    overlap: Duration,
+    now: Timestamp,
+) -> Result<Option<ApiKeyEntry>, Stop> {
+    let row = rows.get(Table::ApiKeys, &Key::from(id.0))?;
+    let Some(mut old) = row.and_then(|row| decode_api_key(id.0, &row).ok()) else {
+        return Ok(None);
+    };
+    let lifetime = |end: Timestamp| {
+        let millis = end.unix_millis().saturating_sub(old.created_at.unix_millis());
+        Duration::from_millis(millis)
+    };
+    let new = ApiKeyEntry {
+        id: KeyId(next_number(rows, Counter::LastKey)?),
+        created_at: now,
+        expires_at: old.expires_at.map(|end| now.plus(lifetime(end)).min(Timestamp::LAST)),
+        hash,
+        ..old.clone()
+    };
+    let end = now.plus(overlap);
+    old.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
+    put(rows, &old)?;
+    put(rows, &new)?;
+    Ok(Some(new))
+}
+
+fn put(rows: &mut dyn Rows, entry: &ApiKeyEntry) -> Result<(), Stop> {
+    rows.put(Table::ApiKeys, &Key::from(entry.id.0), &encode_api_key(entry))
 }

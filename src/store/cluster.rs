@@ -21,6 +21,8 @@ pub const LEASE: Duration = Duration::from_secs(20);
 pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// First schema whose nodes look whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;
+/// First schema whose nodes know what is set for organisations, and the rights of keys.
+pub(super) const FIRST_WITH_RIGHTS: i32 = 10;
 /// First schema whose nodes answer each other's requests.
 pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
 /// Connections by which a node accepts messages, each with a transaction under way.
@@ -124,6 +126,8 @@ worded! {
         Domains = "domains",
         /// Deletes what is past its window.
         Purge = "purge",
+        /// Posts alerts to operators.
+        Alerts = "alerts",
     }
 }
 

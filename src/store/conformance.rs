@@ -24,6 +24,7 @@ use crate::store::{
     StoreOwner,
 };
 
+mod alerts;
 mod batch;
 mod bodies;
 mod events;
@@ -34,6 +35,7 @@ mod organisations;
 mod rights;
 mod rows;
 mod timeline;
+mod usage;
 mod webhooks;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

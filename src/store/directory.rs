@@ -20,8 +20,8 @@ use crate::domain::organisation::{
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{Webhook, WebhookId};
 use crate::store::error::DamagedRow;
+use crate::store::record::directory::{decode_api_key, decode_domain, decode_organisation};
 use crate::store::record::webhooks::decode_webhook;
-use crate::store::record::{decode_api_key, decode_domain, decode_organisation};
 
 /// A snapshot of who may send from where.
 #[derive(Debug, Default)]
@@ -44,10 +44,10 @@ pub(super) struct OrganisationIndex {
 
 impl OrganisationIndex {
     pub(super) fn add_organisation(&mut self, id: u32, row: &[u8]) {
-        let name = decode_organisation(row).map_err(|e| DamagedRow::new("organisations", id, &e));
-        if let Some(name) = self.left_out(name) {
-            self.organisations.push(Organisation { id: OrganisationId(id), name });
-        }
+        let organisation =
+            decode_organisation(id, row).map_err(|e| DamagedRow::new("organisations", id, &e));
+        let organisation = self.left_out(organisation);
+        self.organisations.extend(organisation);
     }
 
     pub(super) fn add_api_key(&mut self, id: u32, row: &[u8]) {

@@ -1,11 +1,13 @@
 //! Sender domains of organisations, and what the provider says of them.
 
+use crate::domain::alert::{AlertEvent, AlertKey};
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, SenderDomain, SenderStatus};
+use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderDomain, SenderStatus};
 use crate::domain::time::Timestamp;
+use crate::store::alerts::put_news;
 use crate::store::organisations::exists;
-use crate::store::record::{decode_domain, encode_domain};
+use crate::store::record::directory::{decode_domain, encode_domain};
 use crate::store::rows::{Key, Lock, Rows, Stop, Table, remove_existing};
 use crate::store::{Change, Store, StoreError};
 
@@ -45,8 +47,14 @@ impl Store {
         check: DomainCheck,
     ) -> Result<Change, StoreError> {
         let name = name.into_owned();
+        let alerting = self.memory().alerting.get();
         let change = move |rows: &mut dyn Rows| match read(rows, organisation, &name)? {
             Some(domain) if domain.state == from => {
+                if let Some(event) = news(&domain, to, check.finding) {
+                    let name = name.as_str().to_owned();
+                    let key = AlertKey::Domain { organisation, name };
+                    put_news(rows, alerting, &key, check.at, event)?;
+                }
                 let domain = domain.moved(to, check.at);
                 write(rows, &SenderDomain { last_check: Some(check), ..domain })?;
                 Ok(Change::Made)
@@ -79,6 +87,19 @@ impl Store {
     /// All sender domains.
     pub fn domains(&self) -> Vec<SenderDomain> {
         self.directory().load().domains.clone()
+    }
+}
+
+/// Returns what operators are told if the provider now says this of a domain.
+fn news(domain: &SenderDomain, to: DomainState, finding: Finding) -> Option<AlertEvent> {
+    let is_new = domain.last_check.is_none_or(|check| check.finding != finding);
+    match (domain.state, to) {
+        (DomainState::Pending, DomainState::Verified) => Some(AlertEvent::DomainVerified),
+        (DomainState::Verified, DomainState::Pending) => Some(AlertEvent::DomainFailed),
+        (DomainState::Pending, DomainState::Pending) if is_new && finding == Finding::Failed => {
+            Some(AlertEvent::DomainFailed)
+        }
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::mailbox::DomainName;
+use crate::domain::usage::Exceeded;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +33,9 @@ pub enum AcceptError {
     /// The API key that they came with was revoked or has expired, or its organisation was removed.
     #[error("the API key is not valid any more")]
     KeyEnded,
+    /// They would exceed a limit of their organisation.
+    #[error("a limit of the organisation is reached")]
+    LimitReached(Exceeded),
     #[error("the domain {domain} is not verified any more")]
     UnverifiedDomain {
         /// The message's position among those of the request.

@@ -13,7 +13,7 @@ use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::message::Message;
-use crate::domain::organisation::SenderStatus;
+use crate::domain::organisation::{KeyRights, SenderStatus};
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
@@ -74,6 +74,9 @@ pub struct NewMessage {
     pub(super) row: Vec<u8>,
     pub(super) created_at: Timestamp,
     pub(super) claim: Option<KeyClaim>,
+    /// How many recipients it has, and the instant whose periods they count in.
+    pub(super) recipients: u64,
+    pub(super) counted_at: Timestamp,
     /// Domains, besides that of its `from`, that it names as its senders'.
     pub(super) other_senders: Vec<DomainName<'static>>,
     /// The right by which it was admitted, to be looked at again.
@@ -100,14 +103,27 @@ impl NewMessage {
         window_now: impl Into<WindowTime>,
         on_new: impl FnOnce() + Send + 'static,
     ) -> Self {
-        let claim = admitted.idempotency_key().map(|key| KeyClaim {
-            key: IdempotencyKey::into_owned(key),
-            window_now: window_now.into(),
-        });
+        let window_now = window_now.into();
+        let counted_at = window_now.corrected(created_at);
+        let recipients = admitted.recipient_count();
+        let claim = admitted
+            .idempotency_key()
+            .map(|key| KeyClaim { key: IdempotencyKey::into_owned(key), window_now });
         let row = encode_accepted(admitted, organisation, created_at);
         let other_senders = admitted.other_senders().iter().cloned().map(DomainName::into_owned);
         let (other_senders, on_new) = (other_senders.collect(), Box::new(on_new));
-        Self { id, organisation, row, created_at, claim, other_senders, right: None, on_new }
+        Self {
+            id,
+            organisation,
+            row,
+            created_at,
+            claim,
+            recipients,
+            counted_at,
+            other_senders,
+            right: None,
+            on_new,
+        }
     }
 
     /// The same message, to be accepted only if this right still holds.
@@ -244,6 +260,8 @@ pub struct NewApiKey {
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+    /// What it may be used for.
+    pub rights: KeyRights,
 }
 
 /// The most endpoints of one organisation.
@@ -251,6 +269,19 @@ pub const MAX_WEBHOOKS_OF_ONE: usize = 20;
 
 /// The most endpoints of all organisations together.
 pub const MAX_WEBHOOKS: usize = 1_000;
+
+/// The most alerts that are raised or wait to be posted. A node that has more to tell has so many
+/// faults that a list of them helps nobody; metrics have all.
+pub const MAX_ALERTS: usize = 1_000;
+
+/// Whether a node has a receiver of alerts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alerting {
+    /// It has one: news for operators is kept, and the node may post it for all.
+    On,
+    /// It has none.
+    Off,
+}
 
 /// Endpoint to be added.
 #[derive(Debug, Clone)]
@@ -398,6 +429,16 @@ pub struct Purged {
 pub struct OrganisationFacts<'a> {
     pub(super) store: &'a Store,
     pub(super) organisation: OrganisationId,
+    /// Right of the request, if it is limited.
+    pub(super) right: Option<&'a SendingRight>,
+}
+
+impl<'a> OrganisationFacts<'a> {
+    /// Returns the same, for a request that has this right.
+    #[must_use]
+    pub const fn by_right(self, right: &'a SendingRight) -> Self {
+        Self { right: Some(right), ..self }
+    }
 }
 
 impl Facts for OrganisationFacts<'_> {
@@ -405,6 +446,10 @@ impl Facts for OrganisationFacts<'_> {
 
     fn is_verified(&self, domain: &DomainName<'_>) -> bool {
         self.store.sender_status(self.organisation, domain) == SenderStatus::Verified
+    }
+
+    fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
+        self.right.is_none_or(|right| right.allows_sender(domain))
     }
 
     async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {

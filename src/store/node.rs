@@ -106,14 +106,32 @@ impl Store {
         on_server!(self, engine => engine.forget_node(name).await, else Ok(Forgotten::Unknown))
     }
 
+    /// Keeps nodes that know neither what is set for organisations nor the rights of keys off the
+    /// database from now on, because they could not read what is to be written. Returns those that
+    /// work on it now. If there is one, nothing is changed.
+    pub async fn keep_earlier_nodes_off(&self) -> Result<Vec<NodeStatus>, StoreError> {
+        on_server!(self, engine => engine.keep_earlier_nodes_off().await, else Ok(Vec::new()))
+    }
+
     /// Asks all other nodes that work on the store, and returns what each answered until `patience`
-    /// was over. A node that is removed meanwhile is left out: it holds nothing any more.
+    /// was over, or one of the answers was the last that is needed. A node that is removed meanwhile is left out: it holds nothing any more.
     pub async fn ask_other_nodes(
         &self,
         request: Vec<u8>,
         patience: Duration,
+        is_last: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<Vec<NodeAnswer>, StoreError> {
-        on_server!(self, engine => engine.ask_other_nodes(request, patience).await, else Ok(Vec::new()))
+        on_server!(
+            self,
+            engine => engine.ask_other_nodes(request, patience, is_last).await,
+            else Ok(Vec::new())
+        )
+    }
+
+    /// Reads anew who may send, so that whatever a node changed before this call is known here. On a
+    /// data file it always is.
+    pub async fn reload_directory(&self) -> Result<(), StoreError> {
+        on_server!(self, engine => engine.reload_directory().await, else Ok(()))
     }
 
     /// Waits for the next request of another node.

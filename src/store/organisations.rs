@@ -1,10 +1,10 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
 use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::domain::organisation::{Organisation, OrganisationKind, OrganisationName, Pause};
 use crate::store::directory::OrganisationIndex;
+use crate::store::record::directory::{decode_api_key, decode_organisation, encode_organisation};
 use crate::store::record::webhooks::decode_webhook;
-use crate::store::record::{decode_api_key, decode_organisation, encode_organisation};
 use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
 use crate::store::{Change, Store, StoreError};
 
@@ -15,7 +15,38 @@ impl Store {
         &self,
         name: OrganisationName,
     ) -> Result<Option<Organisation>, StoreError> {
-        self.change(Lock::Directory, 1, move |rows| add(rows, &name)).await
+        let kind = OrganisationKind::Production;
+        self.change(Lock::Directory, 1, move |rows| add(rows, &name, kind)).await
+    }
+
+    /// As [`Store::add_organisation`], for one whose mail never goes to the provider.
+    pub async fn add_test_organisation(
+        &self,
+        name: OrganisationName,
+    ) -> Result<Option<Organisation>, StoreError> {
+        let kind = OrganisationKind::Test;
+        self.change(Lock::Directory, 1, move |rows| add(rows, &name, kind)).await
+    }
+
+    /// Changes what is set for an organisation. Returns it as it is then, or `None` if there is no
+    /// such organisation. `change` may run several times.
+    pub async fn change_organisation(
+        &self,
+        id: OrganisationId,
+        change: impl Fn(&mut Organisation) + Send + Sync + 'static,
+    ) -> Result<Option<Organisation>, StoreError> {
+        let change = move |rows: &mut dyn Rows| {
+            let key = Key::from(id.0);
+            let row = rows.get(Table::Organisations, &key)?;
+            let Some(mut organisation) = row.and_then(|row| decode_organisation(id.0, &row).ok())
+            else {
+                return Ok(None);
+            };
+            change(&mut organisation);
+            rows.put(Table::Organisations, &key, &encode_organisation(&organisation))?;
+            Ok(Some(organisation))
+        };
+        self.change(Lock::Directory, 1, change).await
     }
 
     /// Removes an organisation with its keys, domains and endpoints. Its records stay until their
@@ -35,20 +66,43 @@ impl Store {
         self.directory().load().named(name.as_str()).cloned()
     }
 
+    /// The operator's order that an organisation's mail waits, if there is one.
+    pub fn pause(&self, id: OrganisationId) -> Option<Pause> {
+        self.directory().load().organisation(id)?.pause
+    }
+
+    /// The organisations that operators have paused.
+    pub fn pauses(&self) -> Vec<(OrganisationId, Pause)> {
+        let index = self.directory().load();
+        index.organisations.iter().filter_map(|one| Some((one.id, one.pause?))).collect()
+    }
+
     /// The organisation with this number.
     pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
         self.directory().load().organisation(id).cloned()
     }
+
+    /// Kind of the organisation with this number; `None` if it is not there, or not any more.
+    pub fn organisation_kind(&self, id: OrganisationId) -> Option<OrganisationKind> {
+        self.directory().load().organisation(id).map(|organisation| organisation.kind)
+    }
 }
 
-fn add(rows: &mut dyn Rows, name: &OrganisationName) -> Result<Option<Organisation>, Stop> {
+fn add(
+    rows: &mut dyn Rows,
+    name: &OrganisationName,
+    kind: OrganisationKind,
+) -> Result<Option<Organisation>, Stop> {
     let all = rows.range(Table::Organisations, &KeyRange::all(), usize::MAX)?;
-    if all.iter().any(|(_, row)| decode_organisation(row).is_ok_and(|taken| taken == *name)) {
+    let mut known =
+        all.iter().filter_map(|(key, row)| decode_organisation(key.number(0), row).ok());
+    if known.any(|known| known.name == *name) {
         return Ok(None);
     }
     let id = OrganisationId(next_number(rows, Counter::LastOrganisation)?);
-    rows.put(Table::Organisations, &Key::from(id.0), &encode_organisation(name))?;
-    Ok(Some(Organisation { id, name: name.clone() }))
+    let organisation = Organisation::new(id, name.clone(), kind);
+    rows.put(Table::Organisations, &Key::from(id.0), &encode_organisation(&organisation))?;
+    Ok(Some(organisation))
 }
 
 fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {

@@ -66,6 +66,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod usage;
 
 /// How long a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);
@@ -215,6 +216,10 @@ impl PostgresStore {
     /// Waits until one of the tasks has ended without which the engine does not work, and returns it.
     pub(in crate::store) async fn task_ended(&self) -> Task {
         self.tasks.one_ended().await
+    }
+
+    pub(in crate::store) async fn reload_directory(&self) -> Result<(), StoreError> {
+        self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))
     }
 
     pub(in crate::store) async fn answered(&self) {

@@ -4,18 +4,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::admission::Admitted;
-use crate::domain::api_key::ApiKeyHash;
 use crate::domain::clock_corrections::{
     Assurance, Correction, StoredDoubt, TimeRecord, lead_millis, shifted,
 };
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::feed::FeedPosition;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
-use crate::domain::organisation::{
-    ApiKeyEntry, DomainCheck, DomainState, Finding, OrganisationName, SenderDomain,
-};
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
@@ -35,7 +31,7 @@ const VERSION: u8 = 1;
 macro_rules! stored_enum {
     ($stored:ident = $domain:ident { $($variant:ident $(($value:ident: $type:ty))?),+ $(,)? }) => {
         #[derive(Serialize, Deserialize, Clone, Copy)]
-        enum $stored { $($variant $(($type))?),+ }
+        pub(super) enum $stored { $($variant $(($type))?),+ }
 
         impl From<$domain> for $stored {
             fn from(value: $domain) -> Self {
@@ -52,8 +48,11 @@ macro_rules! stored_enum {
 }
 
 // After the macro, which it uses.
+pub(super) mod alerts;
+pub(super) mod directory;
 pub(super) mod history;
 pub(super) mod timeline;
+pub(super) mod usage;
 pub(super) mod webhooks;
 
 stored_enum!(AcceptanceV1 = Acceptance { Excluded, Possible });
@@ -75,8 +74,6 @@ stored_enum!(
 stored_enum!(EventTypeV1 = EventType { DeliveryDelay, Delivery, Reject, Bounce, Complaint });
 stored_enum!(BounceTypeV1 = BounceType { Permanent, Transient, Undetermined });
 stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
-stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
-stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
 stored_enum!(AssuranceV1 = Assurance { Never, Given });
 
 #[derive(Serialize, Deserialize)]
@@ -580,124 +577,6 @@ pub(super) fn decode_suppression(address: &str, bytes: &[u8]) -> Result<Suppress
         reason: row.reason.into(),
         since: Timestamp::from_unix_millis(row.since),
         cause: row.cause.map(MessageId::from_bytes),
-    })
-}
-
-#[derive(Serialize, Deserialize)]
-struct OrganisationV1<'a> {
-    name: &'a str,
-}
-
-pub(super) fn encode_organisation(name: &OrganisationName) -> Vec<u8> {
-    encode(&OrganisationV1 { name: name.as_str() }, 72)
-}
-
-pub(super) fn decode_organisation(bytes: &[u8]) -> Result<OrganisationName, RowError> {
-    let row: OrganisationV1<'_> = decode(bytes)?;
-    row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))
-}
-
-#[derive(Serialize, Deserialize)]
-struct ApiKeyV1<'a> {
-    organisation: u32,
-    label: &'a str,
-    created_at: u64,
-    hash: [u8; 32],
-}
-
-/// An API key that expires; one that does not is a row of the first version, which an earlier
-/// pillarbox reads too.
-#[derive(Serialize, Deserialize)]
-struct ApiKeyV2<'a> {
-    #[serde(borrow)]
-    key: ApiKeyV1<'a>,
-    expires_at: u64,
-}
-
-const EXPIRING: u8 = 2;
-
-pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
-    let key = ApiKeyV1 {
-        organisation: entry.organisation.0,
-        label: &entry.label,
-        created_at: entry.created_at.unix_millis(),
-        hash: entry.hash.0,
-    };
-    let size = 64 + entry.label.len();
-    match entry.expires_at.map(Timestamp::unix_millis) {
-        Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
-        None => encode(&key, size),
-    }
-}
-
-pub(super) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
-    let (row, expires_at) = match bytes.first() {
-        Some(&EXPIRING) => {
-            let row: ApiKeyV2<'_> = decode_as(EXPIRING, bytes)?;
-            (row.key, Some(Timestamp::from_unix_millis(row.expires_at)))
-        }
-        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None),
-    };
-    Ok(ApiKeyEntry {
-        id: KeyId(id),
-        organisation: OrganisationId(row.organisation),
-        label: row.label.to_owned(),
-        created_at: Timestamp::from_unix_millis(row.created_at),
-        expires_at,
-        hash: ApiKeyHash(row.hash),
-    })
-}
-
-/// Before checks were remembered.
-#[derive(Deserialize)]
-#[cfg_attr(test, derive(Serialize))]
-struct SenderDomainV1 {
-    state: DomainStateV1,
-    added_at: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct SenderDomainV2 {
-    state: DomainStateV1,
-    added_at: u64,
-    since: u64,
-    last_check: Option<(u64, FindingV2)>,
-}
-
-const DOMAIN_V2: u8 = 2;
-
-/// The row of a sender domain; its name is the key.
-pub(super) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
-    let row = SenderDomainV2 {
-        state: domain.state.into(),
-        added_at: domain.added_at.unix_millis(),
-        since: domain.since.unix_millis(),
-        last_check: domain.last_check.map(|check| (check.at.unix_millis(), check.finding.into())),
-    };
-    encode_as(DOMAIN_V2, &row, 32)
-}
-
-pub(super) fn decode_domain(
-    organisation: u32,
-    name: &str,
-    bytes: &[u8],
-) -> Result<SenderDomain, RowError> {
-    let row = if version(bytes) == Some(DOMAIN_V2) {
-        decode_as(DOMAIN_V2, bytes)?
-    } else {
-        let SenderDomainV1 { state, added_at } = decode(bytes)?;
-        SenderDomainV2 { state, added_at, since: added_at, last_check: None }
-    };
-    Ok(SenderDomain {
-        organisation: OrganisationId(organisation),
-        name: name.to_owned(),
-        state: row.state.into(),
-        added_at: Timestamp::from_unix_millis(row.added_at),
-        since: Timestamp::from_unix_millis(row.since),
-        last_check: row.last_check.map(|(at, finding)| DomainCheck {
-            at: Timestamp::from_unix_millis(at),
-            finding: finding.into(),
-        }),
     })
 }
 

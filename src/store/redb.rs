@@ -87,6 +87,7 @@ mod temp_files;
 #[cfg(test)]
 mod tests;
 mod timed_rows;
+mod usage;
 mod writer;
 
 /// The file's name in the data directory.

@@ -17,8 +17,9 @@ use crate::store::Change;
 use crate::store::damage::Damage;
 use crate::store::directory::OrganisationIndex;
 use crate::store::error::{DamagedRow, RowError};
+use crate::store::record::directory::decode_api_key;
 use crate::store::record::webhooks::decode_webhook;
-use crate::store::record::{ReportedChange, decode_api_key, organisation_of};
+use crate::store::record::{ReportedChange, organisation_of};
 
 worded! {
     /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its name in
@@ -57,6 +58,8 @@ worded! {
         OverturnedFailures = "overturned_failures",
         /// By organisation and position.
         Feed = "feed",
+        /// By the subject of the alert.
+        Alerts = "alerts",
     }
 }
 

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{ApiKeyEntry, KeyRights};
 use crate::domain::time::Timestamp;
 use crate::store::Store;
 use crate::store::directory::OrganisationIndex;
@@ -18,16 +20,23 @@ pub struct SendingRight {
     /// Version of the directory before anything was asked of it.
     version: u64,
     /// The API key that the request came with, if any.
-    key: Option<KeyId>,
-    /// The key's expiry, if it has one, and what tells the time.
-    expiry: Option<(Timestamp, Now)>,
+    key: Option<KeyOfRight>,
+}
+
+#[derive(Clone)]
+struct KeyOfRight {
+    id: KeyId,
+    expires_at: Option<Timestamp>,
+    rights: Arc<KeyRights>,
+    /// What tells the time.
+    now: Now,
 }
 
 type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 impl fmt::Debug for SendingRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendingRight").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("SendingRight").field("key", &self.key()).finish_non_exhaustive()
     }
 }
 
@@ -40,33 +49,47 @@ impl SendingRight {
         key: Option<KeyId>,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Option<Self> {
+        let version = index.version;
         let Some(id) = key else {
-            return Some(Self { version: index.version, key, expiry: None });
+            return Some(Self { version, key: None });
         };
         let entry = index.api_key(id).filter(|entry| entry.organisation == organisation)?;
-        let expiry = entry.expires_at.map(|end| (end, Arc::new(now) as Now));
-        let right = Self { version: index.version, key, expiry };
-        (!right.is_expired() && index.organisation(organisation).is_some()).then_some(right)
+        let ApiKeyEntry { expires_at, rights, .. } = entry;
+        let (rights, now) = (Arc::clone(rights), Arc::new(now) as Now);
+        let key = KeyOfRight { id, expires_at: *expires_at, rights, now };
+        let is_valid = !key.is_past(key.expires_at) && index.organisation(organisation).is_some();
+        is_valid.then_some(Self { version, key: Some(key) })
     }
 
     /// The API key that the request came with, if any.
-    pub const fn key(&self) -> Option<KeyId> {
-        self.key
+    pub fn key(&self) -> Option<KeyId> {
+        self.key.as_ref().map(|key| key.id)
     }
 
+    /// Whether messages of this sender domain may be sent by it.
+    pub(super) fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
+        self.key.as_ref().is_none_or(|key| key.rights.allow_sender(domain.as_str()))
+    }
+
+    /// Returns true if the key is not valid any more. A key's expiry may have come nearer, and nothing
+    /// else of a key changes.
     pub(super) fn has_ended(&self, directory: &OrganisationIndex) -> bool {
-        self.is_expired()
-            || (self.is_outdated(directory)
-                && self.key.is_some_and(|key| directory.api_key(key).is_none()))
+        let Some(key) = &self.key else { return false };
+        if !self.is_outdated(directory) {
+            return key.is_past(key.expires_at);
+        }
+        directory.api_key(key.id).is_none_or(|entry| key.is_past(entry.expires_at))
     }
 
     /// Returns true if the directory is another one than that in which the right was found.
     pub(super) const fn is_outdated(&self, directory: &OrganisationIndex) -> bool {
         self.version != directory.version
     }
+}
 
-    fn is_expired(&self) -> bool {
-        self.expiry.as_ref().is_some_and(|(end, now)| now() >= *end)
+impl KeyOfRight {
+    fn is_past(&self, expires_at: Option<Timestamp>) -> bool {
+        expires_at.is_some_and(|end| (self.now)() >= end)
     }
 }
 

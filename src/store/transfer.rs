@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::request::OwnedIdempotencyKey;
+use crate::domain::usage::Usage;
 use crate::store::directory::KeyUses;
 use crate::store::error::StoreError;
 use crate::store::rows::{Counter, Key, NewRow, Table};
@@ -22,6 +23,8 @@ pub(super) enum Chunk {
     Pending(Vec<MessageId>),
     /// Keys, each with the message that it made, and when. The engine hashes keys in its own way.
     IdempotencyKeys(Vec<(OrganisationId, OwnedIdempotencyKey, MessageId, u64)>),
+    /// Usage of organisations by month.
+    Usage(Vec<(OrganisationId, Usage)>),
     /// Provider's ids of messages, and when they were sent.
     Sent(Vec<(String, MessageId, u64)>),
 }

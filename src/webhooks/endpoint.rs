@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::domain::feed::{FeedEntry, FeedPosition};
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
@@ -373,6 +374,7 @@ impl Endpoint {
             return Ok(());
         }
         let Webhook { organisation, types, .. } = *self.webhook;
+        let kind = self.webhooks.kind_of(organisation);
         let now = self.webhooks.clock.window_time();
         let page = self.store().feed(organisation, self.read_to, types, wanted, now).await?;
         self.read_to = page.next;
@@ -380,7 +382,7 @@ impl Endpoint {
         self.slots.extend(page.entries.into_iter().map(|entry| Slot {
             position: entry.position,
             recorded_at: entry.recorded_at,
-            state: SlotState::Ready(Box::new(Told::of(&entry))),
+            state: SlotState::Ready(Box::new(Told::of(kind, &entry))),
         }));
         Ok(())
     }
@@ -450,11 +452,11 @@ impl Endpoint {
         self.further += 1;
         let (call, store) = (self.call(), self.store().clone());
         let (organisation, position) = (self.webhook.organisation, waiting.delivery.position);
-        let now = self.webhooks.clock.window_time();
+        let (kind, now) = (self.webhooks.kind_of(organisation), self.webhooks.clock.window_time());
         self.attempts.spawn(async move {
             match store.feed_entry(organisation, position, now).await {
                 Ok(Some(entry)) => {
-                    let told = Box::new(Told::of(&entry));
+                    let told = Box::new(Told::of(kind, &entry));
                     attempt(call, Job::Further(waiting), told).await
                 }
                 Ok(None) => Finished::Expired(waiting),
@@ -747,7 +749,8 @@ struct Call {
 async fn attempt(call: Call, job: Job, told: Box<Told>) -> Finished {
     let Call { webhooks, webhook, sender } = call;
     let now = webhooks.clock.machine_time();
-    let attempt = sender.attempt(&webhook, told.delivery.clone(), now).await;
+    let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
+    let attempt = sender.attempt(organisation, secrets, told.delivery.clone(), now).await;
     Finished::Attempted { job, told, attempt }
 }
 
@@ -774,9 +777,9 @@ enum Next {
 }
 
 impl Told {
-    fn of(entry: &FeedEntry) -> Self {
+    fn of(kind: OrganisationKind, entry: &FeedEntry) -> Self {
         let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
-        let view = FeedEventView::from(entry);
+        let view = FeedEventView::new(kind, entry);
         let body = serde_json::to_vec(&view).expect("texts and numbers serialize");
         let delivery = Delivery { id: view.id, body: Bytes::from(body) };
         Self { delivery, event_type, message }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{AttemptFailure, Webhook, WebhookUrl};
+use crate::domain::webhook::{AttemptFailure, SigningSecret, WebhookUrl};
 use crate::error_chain::error_chain;
 use crate::in_flight::InFlight;
 use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
@@ -44,17 +44,17 @@ const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 task_local! {
-    /// The organisation whose endpoint is called in this task, and the count of the endpoint's
-    /// look-ups.
-    static CALLER: (OrganisationId, Arc<InFlight>);
+    /// The organisation whose endpoint is called in this task, `None` for operators, and the count of
+    /// the endpoint's look-ups.
+    static CALLER: (Option<OrganisationId>, Arc<InFlight>);
 }
 
 /// Names are looked up for the organisation of the attempt. The HTTP client asks for them in the
-/// task of the request; what it might ask for elsewhere would have a share of its own.
+/// task of the request; what it might ask for elsewhere would have the share of operators.
 fn caller() -> Caller<Option<OrganisationId>> {
     let caller = CALLER.try_with(|(organisation, lookups)| (*organisation, lookups.enter())).ok();
     let (holder, guard) = caller.unzip();
-    Caller { holder, guard }
+    Caller { holder: holder.flatten(), guard }
 }
 
 /// Why an endpoint cannot be called at all.
@@ -89,16 +89,16 @@ pub(super) struct Sender {
 
 /// Delivery, apart from its signature.
 #[derive(Debug, Clone)]
-pub(super) struct Delivery {
+pub struct Delivery {
     /// The event's id: the same at every attempt.
-    pub(super) id: String,
+    pub id: String,
     /// The event as JSON.
-    pub(super) body: Bytes,
+    pub body: Bytes,
 }
 
 /// Result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub enum Answer {
     /// The endpoint took the delivery.
     Taken(StatusCode),
     /// The endpoint wants no more deliveries.
@@ -126,11 +126,13 @@ impl fmt::Display for Answer {
 
 /// An attempt that has ended.
 #[derive(Debug, Clone)]
-pub(super) struct Attempt {
-    pub(super) answer: Answer,
-    pub(super) took: Duration,
+pub struct Attempt {
+    /// Answer, or what came in its place.
+    pub answer: Answer,
+    /// Time that it took.
+    pub took: Duration,
     /// Beginning of the answer's body.
-    pub(super) body: Bytes,
+    pub body: Bytes,
 }
 
 impl SharedClient {
@@ -184,16 +186,17 @@ impl Sender {
         self.lookups.count()
     }
 
-    /// Calls the endpoint once, with the secrets of `webhook` at `now`.
-    pub(super) async fn attempt(
+    /// Calls the endpoint of an organisation once, or that of operators. The secrets sign.
+    pub(super) async fn attempt<'a>(
         &self,
-        webhook: &Webhook,
+        organisation: Option<OrganisationId>,
+        secrets: impl Iterator<Item = &'a SigningSecret>,
         delivery: Delivery,
         now: Timestamp,
     ) -> Attempt {
         let started = Instant::now();
-        let request = self.request(webhook, delivery, now);
-        let caller = (webhook.organisation, Arc::clone(&self.lookups));
+        let request = self.request(secrets, delivery, now);
+        let caller = (organisation, Arc::clone(&self.lookups));
         let answered = CALLER.scope(caller, self.client.execute(request));
         let answered = timeout(ATTEMPT_TIMEOUT, answered).await;
         let took = started.elapsed();
@@ -225,10 +228,15 @@ impl Sender {
         }
     }
 
-    fn request(&self, webhook: &Webhook, delivery: Delivery, now: Timestamp) -> Request {
+    fn request<'a>(
+        &self,
+        secrets: impl Iterator<Item = &'a SigningSecret>,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> Request {
         let Delivery { id, body } = delivery;
         let timestamp = now.unix_millis() / 1_000;
-        let signature = signatures(webhook.secrets(now), &id, timestamp, &body);
+        let signature = signatures(secrets, &id, timestamp, &body);
         let mut request = Request::new(Method::POST, self.url.clone());
         let headers = request.headers_mut();
         let text = |text: String| {
@@ -295,9 +303,7 @@ async fn beginning(mut response: Response) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::feed::FeedTypes;
     use crate::domain::id::OrganisationId;
-    use crate::domain::webhook::{SigningSecret, WebhookId, WebhookState};
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -327,21 +333,13 @@ mod tests {
         };
         let attempted = async |address: std::net::SocketAddr| {
             let url = WebhookUrl::parse(&format!("http://{address}/?token=hidden")).unwrap();
-            let webhook = Webhook {
-                id: WebhookId(1),
-                organisation: OrganisationId(1),
-                types: FeedTypes::ALL,
-                authority: None,
-                created_at: NOON,
-                secret: SigningSecret::generate().unwrap(),
-                replaced: None,
-                state: WebhookState::Active,
-                url,
-            };
-            let sender = Sender::new(&webhook.url, None, &SharedClient::new().unwrap()).unwrap();
+            let secret = SigningSecret::generate().unwrap();
+            let sender = Sender::new(&url, None, &SharedClient::new().unwrap()).unwrap();
             let delivery = Delivery { id: "evt_1".to_owned(), body: Bytes::from_static(b"{}") };
             let started = tokio::time::Instant::now();
-            let answer = sender.attempt(&webhook, delivery, NOON).await.answer;
+            let secrets = std::iter::once(&secret);
+            let attempt = sender.attempt(Some(OrganisationId(1)), secrets, delivery, NOON).await;
+            let answer = attempt.answer;
             let Answer::Failed { failure, message, .. } = answer else { panic!("{answer:?}") };
             assert!(!message.contains("hidden"), "{message}");
             (failure, started.elapsed())

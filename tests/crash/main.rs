@@ -13,6 +13,7 @@ mod journals;
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
 mod ledger;
+mod limits;
 mod old;
 mod site;
 mod torture;

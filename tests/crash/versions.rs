@@ -12,7 +12,7 @@ use pillarbox::domain::event::{BounceType, Event, EventDetail};
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::{FailureCode, Message, State, Status, Transition};
-use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::organisation::{DomainState, KeyRights};
 use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::domain::time::Timestamp;
@@ -57,7 +57,12 @@ fn id(n: u8) -> MessageId {
 async fn fill(store: &Store) {
     let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     let key = ApiKey::parse(KEY).unwrap();
-    let new = NewApiKey { label: "web".to_owned(), expires_at: None, hash: key.hash() };
+    let new = NewApiKey {
+        label: "web".to_owned(),
+        expires_at: None,
+        hash: key.hash(),
+        rights: KeyRights::all(),
+    };
     store.add_api_key(acme.id, new, THEN).await.unwrap();
     let domain = DomainName::parse("example.com").unwrap();
     store.put_domain(acme.id, domain, DomainState::Assumed, THEN).await.unwrap();
@@ -175,7 +180,8 @@ async fn a_change_of_version_that_was_broken_off_is_made_to_its_end() {
 }
 
 async fn check(store: &Store) {
-    let (acme, _) = store.authenticate(&ApiKey::parse(KEY).unwrap().hash(), THEN).unwrap();
+    let client = store.authenticate(&ApiKey::parse(KEY).unwrap().hash(), THEN).unwrap();
+    let acme = client.organisation;
     assert_eq!(acme.name, "acme".parse().unwrap());
     let own = MessageFilter { organisation: Some(acme.id), ..MessageFilter::default() };
     let own = store.list(own, 100, THEN).await.unwrap();

@@ -22,6 +22,7 @@ use kit::{Finished, PATIENCE, Server, Site, free_port, http_client};
 use pillarbox::simulator::Options;
 
 mod alarms;
+mod alerts;
 mod browser;
 mod cancel;
 mod charsets;
@@ -32,6 +33,7 @@ mod engine;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
+mod limits;
 mod load_balancer;
 mod mail;
 mod metrics;
@@ -40,6 +42,7 @@ mod openapi;
 mod pasted;
 #[cfg(feature = "long")]
 mod patroni;
+mod pause;
 mod restored;
 mod setup;
 mod smtp;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pillarbox::simulator::Options;
 use serde_json::Value;
 
 use crate::Program;
@@ -96,4 +97,37 @@ async fn the_official_libraries_verify_every_delivery() {
         assert!(String::from_utf8(refused.stdout).unwrap().contains("status 400"));
     }
     server.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_libraries_verify_alerts() {
+    const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
+    for program in programs() {
+        let port = free_port();
+        let site = Site::empty("", Options::default()).await;
+        let secret = site.directory().join("secret");
+        std::fs::write(&secret, SECRET).unwrap();
+        let alerts = format!(
+            "[alerts]\nurl = \"http://127.0.0.1:{port}/\"\nsecret_file = \"{}\"\n",
+            secret.display()
+        );
+        site.configure(&alerts, &format!("endpoint = \"{}\"\n", site.simulator.endpoint()));
+        let server = site.start();
+        let example = Example::start(program, SECRET, port);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let examined = site.run(&["doctor", "--json"]).stdout;
+            let examined: Value = serde_json::from_slice(&examined).unwrap();
+            let checks = examined["checks"].as_array().unwrap();
+            let alerts = checks.iter().find(|check| check["about"] == "alerts").unwrap();
+            if alerts["verdict"] == "ok" {
+                break;
+            }
+            assert!(Instant::now() < end, "the program does not take the test: {alerts}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let printed = example.printed.lock().unwrap().clone();
+        assert!(printed[0].starts_with("alerts.test"), "{printed:?}");
+        server.terminate().await;
+    }
 }

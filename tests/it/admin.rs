@@ -58,7 +58,7 @@ struct Facts {
 impl LiveView for Facts {
     fn snapshot(&self) -> Looking<'_> {
         let sending = SendingStatus {
-            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, due_organisations: 0 },
+            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, ..Pending::default() },
             max_pending_bytes: 1 << 30,
             rate: Rate::PerSecond(14.0),
             condition: self.condition.lock().unwrap().clone(),
@@ -134,7 +134,7 @@ impl Service {
     }
 
     async fn add_organisation(&self, name: &str) {
-        self.call(OrganisationAdd { name: name.to_owned() }).await;
+        self.call(OrganisationAdd { name: name.to_owned(), test: false }).await;
     }
 
     /// Runs a command against this service.
@@ -356,14 +356,14 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
             // Nobody reads one that is too long to its end.
             let _ = stream.write_all(answer.as_bytes()).await;
         };
-        let call = OrganisationAdd { name: "acme".to_owned() };
+        let call = OrganisationAdd { name: "acme".to_owned(), test: false };
         let (answered, ()) = tokio::join!(client.call(&call), serve);
         let error = answered.unwrap_err().to_string();
         assert!(error.contains(problem), "not {problem}: {error}");
     }
     let client = Client::connect(&path).await.unwrap();
     drop(listener);
-    let call = OrganisationAdd { name: "acme".to_owned() };
+    let call = OrganisationAdd { name: "acme".to_owned(), test: false };
     let end = Instant::now() + PATIENCE;
     // A process that another test starts holds the listener too, until it becomes its program.
     loop {
@@ -373,7 +373,7 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
             error => panic!("{error}"),
         }
     }
-    let long = OrganisationAdd { name: "a".repeat(1 << 20) };
+    let long = OrganisationAdd { name: "a".repeat(1 << 20), test: false };
     assert!(matches!(client.call(&long).await.unwrap_err(), CallError::TooLong));
 }
 
@@ -381,14 +381,20 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
 async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
     let service = Service::start().await;
     service.add_organisation("acme").await;
-    let again = service.refusal(OrganisationAdd { name: "acme".into() }).await;
+    let again = service.refusal(OrganisationAdd { name: "acme".into(), test: false }).await;
     assert!(again.contains("already"), "{again}");
-    let bad = service.refusal(OrganisationAdd { name: "a b".into() }).await;
+    let bad = service.refusal(OrganisationAdd { name: "a b".into(), test: false }).await;
     assert!(bad.contains("1 to 64 characters"), "{bad}");
 
     let mut hashes = Vec::new();
     for label in ["first", "second"] {
-        let call = KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
+        let call = KeyAdd {
+            organisation: "acme".into(),
+            label: label.into(),
+            expires: None,
+            scopes: Vec::new(),
+            domains: Vec::new(),
+        };
         let added = service.call(call).await;
         let hash = ApiKey::parse(&added.key.0).unwrap().hash();
         assert!(service.store.authenticate(&hash, NOON).is_some());
@@ -403,7 +409,13 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
     let removed = service.call(OrganisationRemove { name: "acme".into() }).await;
     assert_eq!((removed.keys_revoked, removed.domains_removed), (1, 0));
     assert!(service.store.authenticate(&hashes[1].1, NOON).is_none());
-    let gone = KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
+    let gone = KeyAdd {
+        organisation: "acme".into(),
+        label: String::new(),
+        expires: None,
+        scopes: Vec::new(),
+        domains: Vec::new(),
+    };
     assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
 }
 

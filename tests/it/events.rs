@@ -2,7 +2,7 @@
 
 mod backlog;
 mod contract;
-mod document;
+pub(crate) mod document;
 mod guide;
 mod killed;
 mod poll;

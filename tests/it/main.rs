@@ -7,13 +7,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
 
 mod admin;
+mod alerts;
 mod behaviour;
 mod doctor;
 mod domains;
 mod events;
 mod http_transport;
 #[path = "../kit/lib.rs"]
-#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
+#[expect(dead_code, reason = "each test binary uses a part of the kit")]
 mod kit;
 mod resolver;
 mod sending;

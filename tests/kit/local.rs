@@ -13,7 +13,7 @@ use pillarbox::domain::admission::admit;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::organisation::{DomainState, KeyRights};
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
@@ -149,7 +149,12 @@ pub(crate) async fn store_api_key(
     key: &ApiKey,
     now: Timestamp,
 ) {
-    let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
+    let new = NewApiKey {
+        label: String::new(),
+        expires_at: None,
+        hash: key.hash(),
+        rights: KeyRights::all(),
+    };
     store.add_api_key(organisation, new, now).await.unwrap();
 }
 

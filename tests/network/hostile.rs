@@ -21,7 +21,7 @@ use pillarbox::clock::Clock;
 use pillarbox::config::Config;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::organisation::{DomainState, KeyRights};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
@@ -310,7 +310,12 @@ async fn organisation(service: &Service, name: &str) -> Target {
     let domain = DomainName::parse(&domain).unwrap();
     store.put_domain(organisation.id, domain, DomainState::Assumed, NOON).await.unwrap();
     let key = ApiKey::generate().unwrap();
-    let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
+    let new = NewApiKey {
+        label: String::new(),
+        expires_at: None,
+        hash: key.hash(),
+        rights: KeyRights::all(),
+    };
     store.add_api_key(organisation.id, new, NOON).await.unwrap();
     Target { address: service.address(), key: key.reveal().to_owned() }
 }

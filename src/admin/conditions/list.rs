@@ -4,15 +4,19 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::admin::conditions::{
-    Alerts, BOUNCES, COMPLAINTS, Definition, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD, NEAR_LIMIT,
-    PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity, THROTTLED_ONE_IN,
-    UNREACHABLE, several,
+    Alerts, BOUNCES, COMPLAINTS, Definition, ENDS_SOON, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD,
+    NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity,
+    THROTTLED_ONE_IN, UNREACHABLE, several,
 };
-use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
+use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth, ratio};
+use crate::alerts::FoundBy;
+use crate::dispatch::PausedByOperator;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
+use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::usage::Period;
 use crate::domain::webhook::{PausedBy, WebhookState};
 use crate::error_chain::without_full_stop;
 use crate::http::tls::CertificateFault;
@@ -54,12 +58,18 @@ const fn entry(
     (meaning, advice): (Text, Text),
     rule: Rule,
 ) -> Definition {
-    Definition { code, readiness: Readiness::Ready, severity, alerts, meaning, advice, rule }
+    let (readiness, found_by) = (Readiness::Ready, FoundBy::OneNode);
+    Definition { code, readiness, severity, alerts, meaning, advice, found_by, rule }
 }
 
 impl Definition {
     const fn not_ready(self) -> Self {
         Self { readiness: Readiness::NotReady, ..self }
+    }
+
+    /// Every node finds it.
+    const fn found_by_each_node(self) -> Self {
+        Self { found_by: FoundBy::EachNode, ..self }
     }
 }
 
@@ -83,7 +93,9 @@ fn sending_paused(s: &Snapshot, found: &mut Finder<'_>) {
     if let BreakerState::Open { cause, message } = &s.sending.condition
         && cause.code() == found.definition.code
     {
-        found.says(format!("Sending is paused: {} ({message})", found.definition.meaning));
+        let meaning = found.definition.meaning;
+        found.says(format!("Sending is paused: {meaning} ({message})"));
+        found.alert_says(format!("Sending is paused: {meaning}"));
     }
 }
 
@@ -96,6 +108,7 @@ const fn account(severity: Severity, fault: AccountFault, alerts: Alerts) -> Def
             let is_new = fault.stops_sending() && *before == EarlierCredentials::None;
             if is_new == (found.definition.readiness == Readiness::NotReady) {
                 found.says(format!("{} ({message})", found.definition.meaning));
+                found.alert_says(found.definition.meaning);
             }
         }
     })
@@ -210,6 +223,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let message = format!(
                 "All calls for {name} fail ({message}), and others do not; its messages wait");
             found.names(message, "ORG", &name);
+            found.alert_says(format!(
+                "All calls for {name} fail, and others do not; its messages wait"));
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
@@ -222,6 +237,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
                 "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
                  wait");
             found.names(message, "ORG", &name);
+            found.alert_says(format!(
+                "The provider refuses the messages of {name} alike; such messages wait"));
         },
     ),
     warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
@@ -232,6 +249,9 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let message = format!(
                 "The provider does not take {domain} of {name} ({message}); its messages wait");
             found.names(message, "DOMAIN", domain);
+            found.is_about(format!("{domain} of {name}"));
+            found.alert_says(format!(
+                "The provider does not take {domain} of {name}; its messages wait"));
         },
     ),
     warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
@@ -278,6 +298,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         |s, found| if let Some(trouble) = &s.events_trouble {
             found.says(format!("Delivery events cannot be had: {trouble}"));
+            found.alert_says("Delivery events cannot be had");
         },
     ),
     certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
@@ -310,7 +331,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 /// Conditions that take an answer of the store, or a look at the process or back in time. None of
 /// them keeps the service from its work.
 #[rustfmt::skip] // A table.
-pub(super) static OBSERVED: [Definition; 25] = [
+pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
         "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
@@ -334,15 +355,18 @@ pub(super) static OBSERVED: [Definition; 25] = [
             let letters = s.stored.backlog.map_or(0, |backlog| backlog.dead_letters);
             if letters > 0 {
                 let newest = s.stored.newest_letter.as_deref();
-                found.says(format!(
-                    "{} of the provider could not be read in full, and {} kept{}",
+                let kept = format!(
+                    "{} of the provider could not be read in full, and {} kept",
                     several(letters, "document"),
                     if letters == 1 { "is" } else { "are" },
-                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"))
-                ));
+                );
+                let newest =
+                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"));
+                found.says(format!("{kept}{newest}"));
+                found.alert_says(kept);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
         "An endpoint does not take events: the last attempts failed; they are repeated",
         "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
@@ -373,6 +397,40 @@ pub(super) static OBSERVED: [Definition; 25] = [
                     "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
                 found.names(message, "ID", &id);
             });
+        },
+    ).found_by_each_node(),
+    warning("alerts_failing", Rules(&["PillarboxAlertsFailing"]),
+        "Alerts do not get through: the receiver of [alerts] does not take them; they are repeated",
+        "See to the receiver and the network, then post a test: pillarbox doctor",
+        |s, found| if let Some(alerts) = s.alerts.as_ref().filter(|alerts| alerts.is_failing()) {
+            let answer = alerts.last.as_ref().map_or("no answer", |last| &last.answer);
+            found.says(format!("Alerts do not get through ({answer}); they are repeated"));
+        },
+    ),
+    notice("paused_by_operator",
+        "An operator paused the organisation; PillarboxPausedMessagesEnd fires before its messages fail",
+        "An operator has paused an organisation: its messages wait, and none is sent",
+        "Resume it if it may send again: pillarbox org resume ORG",
+        |s, found| for PausedByOperator { organisation, pause, messages } in &s.paused_by_operators {
+            let (name, since, sends) = (s.name(*organisation), pause.since, pause.requests.as_str());
+            let waiting = several(messages.waiting as u64, "message");
+            let message = format!(
+                "{name} has been paused by an operator since {since}; its sends are {sends}, and \
+                 {waiting} of it wait");
+            found.names(message, "ORG", &name);
+        },
+    ),
+    warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
+        "The first message of an organisation that an operator has paused fails within an hour, \
+         because sending.retry_for goes on",
+        "Resume it, so that they are sent: pillarbox org resume ORG. Or raise sending.retry_for",
+        |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
+            if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
+                let name = s.name(*organisation);
+                let message = format!(
+                    "{name} is paused, and the first of its messages that wait fails at {end}");
+                found.names(message, "ORG", &name);
+            }
         },
     ),
     notice("tracking_not_overridden",
@@ -412,6 +470,16 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 quota.left.max(0.0), quota.max));
         },
     ),
+    warning("organisation_near_limit", Rules(&["PillarboxOrganisationNearLimit"]),
+        "An organisation has used four fifths of a limit that was set for it",
+        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        |s, found| limits(s, found, |used| (NEAR_LIMIT..1.0).contains(&used)),
+    ),
+    warning("organisation_at_limit", Rules(&["PillarboxOrganisationNearLimit"]),
+        "An organisation has used up a limit that was set for it: its requests get 429",
+        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        |s, found| limits(s, found, |used| used >= 1.0),
+    ),
     warning("connections_near_limit", LIMIT_ALERT,
         "More than four fifths of max_connections are open, of HTTP and SMTP together",
         "See who opens them; raise max_connections and the limit of open files together",
@@ -442,7 +510,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 found.names(message, "NODE", name);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("standby_lost", Rules(&["PillarboxStandbyLost"]),
         "Commits no longer wait for a standby: if the database's machine is lost, accepted \
          messages are lost with it",
@@ -473,7 +541,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 "The process ended before it sent {}, last at {}; that mail has failed",
                 several(lost.messages, "message"), lost.last_at));
         },
-    ),
+    ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
         "If a newer version made them, install it again. Otherwise give them up, so that those \
@@ -505,7 +573,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
             let limit = RECORD_RETENTION + PURGE_SLACK;
             found.if_so(s.stored.oldest.is_some_and(|oldest| oldest.is_past(limit, s.at)));
         },
-    ),
+    ).found_by_each_node(),
     critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
         "Messages wait, and none was sent for 15 minutes",
         "See why: pillarbox message list --status queued",
@@ -527,6 +595,7 @@ pub(super) static OBSERVED: [Definition; 25] = [
             found.says(format!(
                 "The background task {} failed {} since the start, and begins again",
                 one.task, several(one.count, "time")));
+            found.is_about(one.task);
         },
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
@@ -575,18 +644,23 @@ pub(super) static OBSERVED: [Definition; 25] = [
                 others => format!(" and {others} other organisations"),
             };
             let messages = several(all, "message");
-            found.names(format!("{messages} of {worst}{others} failed{LATELY_SAID}"), "ORG", worst);
+            // The worst is another one in the next minute: there is one condition for all.
+            found.advises(
+                format!("{messages} of {worst}{others} failed{LATELY_SAID}"),
+                found.definition.advice.replace("ORG", worst),
+            );
         },
     ),
     warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
         "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
          above half of SES's limit of 5 %",
         "Its list is old or its sign-up unchecked. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
                      accounts from 5 % on"));
+                found.is_about(name);
             }
         },
     ),
@@ -594,15 +668,21 @@ pub(super) static OBSERVED: [Definition; 25] = [
         "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
          recipients, are above half of SES's limit of 0.1 %",
         "Find out what it sends, and to whom. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
                 found.says(format!(
                     "{share} of {name}'s mail of the last 24 hours was complained about; SES \
                      reviews accounts from 0.1 % on"));
+                found.is_about(name);
             }
         },
     ),
 ];
+
+/// Those of production: SES judges the account by them alone.
+fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
+    all.iter().filter(|one| one.kind == OrganisationKind::Production)
+}
 
 /// Tells of endpoints one by one, and of those beyond the limit by their number.
 fn endpoints<T>(
@@ -626,8 +706,19 @@ fn fill(s: &Snapshot) -> Fill {
     Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)
 }
 
-/// The part of a limit that is in use.
-#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
-fn ratio(used: u64, max: u64) -> f64 {
-    used as f64 / max as f64
+/// Tells of limits of organisations of which this part is used.
+fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
+    for (id, limits, usage) in &s.stored.limited {
+        for period in Period::ALL {
+            let (used, limit) = (usage.of(period).used, limits.of(period));
+            if let Some(limit) = limit.filter(|limit| is_told(ratio(used, *limit))) {
+                let (name, period) = (s.name(*id), period.as_str());
+                found.names(
+                    format!("{name} has used {used} of the {limit} recipients that it may have in a {period}"),
+                    "NAME",
+                    &name,
+                );
+            }
+        }
+    }
 }

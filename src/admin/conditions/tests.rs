@@ -2,10 +2,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
+use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::dispatch::{DailyQuota, RecentCalls};
+use crate::dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls};
 use crate::domain::feed::FeedTypes;
 use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{OrganisationKind, Pause, PausedRequests};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -16,7 +18,8 @@ use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
 use crate::store::metrics::SLOW_COMMIT;
 use crate::store::{
-    CLOCKS_DIFFER, DatabaseStatus, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom, Standby,
+    CLOCKS_DIFFER, DatabaseStatus, EventBacklog, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom,
+    Standby,
 };
 use crate::webhooks::EndpointStatus;
 
@@ -125,7 +128,7 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
     let least = |limit: Limit| limit.least.to_string();
     let kept = RECORD_RETENTION + PURGE_SLACK;
     let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-    let expected: [(&str, Vec<String>); 21] = [
+    let expected: [(&str, Vec<String>); 23] = [
         ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
         ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
         ("PillarboxQueueStuck", vec![minutes(STUCK)]),
@@ -135,9 +138,11 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
         ("PillarboxTaskFails", vec![minutes(LATELY)]),
         // A domain that is tried again is none for as long as that call takes.
         ("PillarboxDomainPaused", vec!["1m".to_owned()]),
+        ("PillarboxPausedMessagesEnd", vec![ENDS_SOON.as_secs().to_string()]),
         ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),
         ("PillarboxOutcomesUnknown", vec![minutes(LATELY)]),
         ("PillarboxQuotaLow", vec![number(QUOTA_LOW)]),
+        ("PillarboxOrganisationNearLimit", vec![number(NEAR_LIMIT)]),
         ("PillarboxMessagesFail", vec![minutes(LATELY)]),
         ("PillarboxBounceRateHigh", vec![share(BOUNCES, 0.5), least(BOUNCES)]),
         ("PillarboxBounceRateAboveLimit", vec![share(BOUNCES, 1.0), least(BOUNCES)]),
@@ -276,6 +281,29 @@ fn faults_of_the_certificate_are_told_each_by_itself() {
         s.certificate = Some(CertificateState { troubles, ..CertificateState::default() });
     });
     assert_eq!(found, ["certificate_expired", "certificate_refused"]);
+}
+
+#[test]
+fn a_pause_is_a_notice_and_an_hour_before_its_messages_end_a_warning() {
+    let now = Timestamp::from_unix_millis(1_800_000_000_000);
+    let told = |first_end| {
+        let requests = PausedRequests::Accepted;
+        let pause = Pause { since: now, requests };
+        let messages = PausedMessages { waiting: 1, calls_under_way: 0, first_end };
+        let organisation = OrganisationId(1);
+        with(|s| {
+            s.at = now;
+            s.paused_by_operators = vec![PausedByOperator { organisation, pause, messages }];
+        })
+    };
+    let notice = told(None);
+    assert_eq!((notice.len(), &*notice[0].code), (1, "paused_by_operator"));
+    assert!(notice[0].message.contains(&now.to_string()), "since when: {notice:?}");
+    assert_eq!((notice[0].severity, notice[0].ready), (Notice, true));
+    let at = |left| Some(now.plus(left));
+    assert_eq!(told(at(ENDS_SOON + Duration::from_millis(1))).len(), 1);
+    let both = told(at(ENDS_SOON));
+    assert_eq!((&*both[1].code, both[1].severity), ("paused_messages_end", Warning));
 }
 
 #[test]
@@ -437,7 +465,12 @@ fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
             complaints,
             ..OrganisationCounts::default()
         };
-        codes(|s| s.recent.day = vec![NamedCounts { id: None, name: "acme".to_owned(), counts }])
+        let of = |kind| {
+            let name = "acme".to_owned();
+            codes(|s| s.recent.day = vec![NamedCounts { id: None, name, kind, counts }])
+        };
+        assert!(of(OrganisationKind::Test).is_empty(), "SES knows nothing of it");
+        of(OrganisationKind::Production)
     };
     assert!(day(99, 99, 99).is_empty());
     assert!(day(1_000, 25, 0).is_empty());
@@ -445,4 +478,64 @@ fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
     assert!(day(2_000, 0, 1).is_empty());
     assert_eq!(day(1_999, 0, 1), ["complaints"]);
     assert_eq!(BOUNCES.share(52, 1_000).as_deref(), Some("5.20 %"));
+}
+
+#[test]
+fn alerts_have_no_words_of_others_which_may_name_a_recipient() {
+    const PLANTED: &str = "the address bob@example.org is not verified (key AKIDEXAMPLE)";
+    let text = || PLANTED.to_owned();
+    let acme = OrganisationId(1);
+    let refused = AccountFault::AccessDenied;
+    let before = EarlierCredentials::Good;
+    let found = with(|s| {
+        s.names.insert(acme, "acme".to_owned());
+        s.impaired_for = Some(Duration::from_hours(1));
+        s.sending.condition = BreakerState::Open { cause: Cause::SetupFault, message: text() };
+        s.account = AccountCheck::Failed { fault: refused, message: text(), before };
+        s.sending.paused_organisations.push((acme, text()));
+        s.sending.held_refusals.push((acme, text()));
+        s.sending.paused_domains.push((acme, "example.com".to_owned(), text()));
+        s.events_trouble = Some(text());
+        s.stored.backlog = Some(EventBacklog { dead_letters: 1, unmatched: 0 });
+        s.stored.newest_letter = Some(text());
+    });
+    assert_eq!(found.len(), 7);
+    for condition in found {
+        assert!(condition.message.contains(PLANTED), "{condition:?}");
+        let Observed { code, about, severity: _, message, advice, found_by: _ } =
+            condition.observed();
+        assert!(!message.contains('@') && !message.contains("AKID"), "{code}: {message}");
+        assert!(!about.contains('@') && !advice.contains('@'), "{code}: {about}: {advice}");
+        assert!(message.len() > 20 && !message.ends_with(['(', ' ', ':']), "{code}: {message}");
+    }
+}
+
+#[test]
+fn conditions_of_one_code_are_told_apart_by_what_they_are_about() {
+    let failed = |one: u64, two: u64| {
+        let found = with(|s| {
+            s.recent.failed = vec![("acme".to_owned(), one), ("other".to_owned(), two)];
+        });
+        found[0].observed()
+    };
+    let (before, after) = (failed(3, 1), failed(3, 9));
+    assert_eq!((before.code.as_str(), before.about.as_str()), ("messages_failed", ""));
+    assert_eq!(after.about, "", "another one is the worst now, and it is the same condition");
+    let two = with(|s| {
+        for (id, name) in [(1, "acme"), (2, "other")] {
+            s.names.insert(OrganisationId(id), name.to_owned());
+            let domain = "example.com".to_owned();
+            s.sending.paused_domains.push((OrganisationId(id), domain, "no".to_owned()));
+        }
+    });
+    let about: Vec<_> = two.iter().map(|one| one.observed().about).collect();
+    assert_eq!(about, ["example.com of acme", "example.com of other"]);
+}
+
+#[test]
+fn alerts_that_do_not_get_through_are_told_of() {
+    let failing = |failures_in_a_row| {
+        codes(|s| s.alerts = Some(AlertsStatus { failures_in_a_row, ..AlertsStatus::default() }))
+    };
+    assert_eq!((failing(2), failing(3)), (vec![], vec!["alerts_failing".to_owned()]));
 }

@@ -147,7 +147,7 @@ const TO: &str =
 #[test]
 fn a_record_has_every_field_of_the_specification() {
     assert_eq!(
-        message(queued(), None),
+        message(OrganisationKind::Production, queued(), None),
         format!(
             r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"queued",{TO},"attempts":1,"error":null,"sesMessageId":null,"createdAt":"2026-11-21T09:30:00.123Z","sentAt":null,"lastEvent":null}}"#
         ) + "\n"
@@ -162,7 +162,7 @@ fn a_record_has_every_field_of_the_specification() {
         event_type: EventType::DeliveryDelay,
     });
     assert_eq!(
-        message(sent, Some(&Live::Sending { attempts: 9 })),
+        message(OrganisationKind::Production, sent, Some(&Live::Sending { attempts: 9 })),
         format!(
             r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"sent",{TO},"attempts":1,"error":null,"sesMessageId":"ses-1","createdAt":"2026-11-21T09:30:00.123Z","sentAt":"2026-11-21T09:30:01.000Z","lastEvent":{{"type":"delivery_delay","occurredAt":"2026-11-21T09:30:02.000Z"}}}}"#
         ) + "\n",
@@ -179,7 +179,8 @@ fn the_live_state_is_laid_over_a_queued_row_and_its_failure_stays() {
         provider_code: Some("TooManyRequestsException".into()),
     };
     waiting.state = State::Queued { last_failure: Some(failure), acceptance: Acceptance::Excluded };
-    let bytes = message(waiting, Some(&Live::Sending { attempts: 2 }));
+    let bytes =
+        message(OrganisationKind::Production, waiting, Some(&Live::Sending { attempts: 2 }));
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     assert!(text.contains(r#""status":"sending""#) && text.contains(r#""attempts":2"#), "{text}");
     let error = r#""error":{"code":"provider_throttled","message":"slow down","providerCode":"TooManyRequestsException"}"#;

@@ -1,4 +1,4 @@
-// What the built-in simulator was given. A message's HTML is never part of this document: it is one
+// What a simulator in the process was given: that of `dev`, or that of test organisations. A message's HTML is never part of this document: it is one
 // of its own, framed without any right (no scripts, no forms, no links that are followed), and the
 // service's policy for it lets it load nothing.
 
@@ -9,6 +9,9 @@ import { read, report } from "/session.js";
 let id = null;
 let total = null;
 let focus = null;
+
+// Reads the list again for another organisation.
+find("captured-organisation").addEventListener("change", () => list(total));
 
 export function show(place, before) {
   id = place.id;
@@ -31,7 +34,10 @@ export function follow(state) {
 async function list(captured) {
   total = captured;
   try {
-    const { messages } = await read("/page/caught");
+    const chosen = find("captured-organisation").value;
+    const query = chosen ? `?organisation=${encodeURIComponent(chosen)}` : "";
+    const { messages, organisations } = await read(`/page/caught${query}`);
+    offerOrganisations(organisations, chosen);
     fill(find("captured-rows"), messages.length ? messages.map(row) : [emptyRow(4, "Nothing yet.")]);
     if (focus) find("captured-rows").querySelector(`[data-captured="${CSS.escape(focus)}"]`)?.focus();
     focus = null;
@@ -40,6 +46,16 @@ async function list(captured) {
     total = null;
     report(error, find("captured-note"));
   }
+}
+
+// Offers the test organisations that mail is kept of, the chosen one always.
+function offerOrganisations(names, chosen) {
+  const select = find("captured-organisation");
+  const all = chosen && !names.includes(chosen) ? [...names, chosen] : names;
+  find("captured-choice").hidden = all.length === 0;
+  if ([...select.options].slice(1).map((one) => one.value).join() === all.join()) return;
+  select.replaceChildren(element("option", "All", { value: "" }), ...all.map((name) => element("option", name, { value: name })));
+  select.value = chosen;
 }
 
 function row({ id: its, caughtAt, from, to, subject }) {
@@ -64,7 +80,7 @@ async function open() {
       ...field("Captured", when(mail.caughtAt)), ...field("From", decoded(mail.from)), ...field("To", all(mail.to)), ...field("Cc", all(mail.cc)),
       ...field("Bcc", all(mail.bcc)), ...field("Reply-To", all(mail.replyTo)),
       ...mail.headers.flatMap(([name, value]) => field(name, value)), ...mail.files.flatMap(file),
-      ...field("Provider's id", ...copied(mail.id, "the provider's id")), ...(timeline ? field("Message", timeline) : []));
+      ...(mail.organisation ? field("Organisation", mail.organisation) : []), ...field("Provider's id", ...copied(mail.id, "the provider's id")), ...(timeline ? field("Message", timeline) : []));
     offer(mail);
     find("captured-note").textContent = "";
   } catch (error) {

@@ -34,10 +34,19 @@ export function follow(state) {
   listing.follow();
 }
 
-function row({ name, keys, lastUsedAt, domainCount, day }) {
+function row({ name, test, paused, limits: own, keys, keyCount, lastUsedAt, domainCount, day }) {
   const found = element("tr");
   const head = element("th", null, { scope: "row" });
   head.append(link(name, address("messages", { organisation: name })));
+  if (test) head.append(element("div", "test: nothing goes to SES", { class: "faint" }));
+  if (paused) {
+    const since = element("div", "paused since ", { class: "faint" });
+    since.append(when(paused.since), `, its sends are ${paused.requests}`);
+    head.append(since);
+  }
+  for (const { period, limit, used } of own) {
+    head.append(element("div", `${count(used)} of ${count(limit)} recipients in this ${period}`, { class: "faint" }));
+  }
   found.append(head);
   // To the minute, so that an address does not change at each look.
   const from = new Date(Math.floor((Date.now() - DAY_MILLIS) / 60_000) * 60_000).toISOString();
@@ -47,8 +56,22 @@ function row({ name, keys, lastUsedAt, domainCount, day }) {
   }
   const { hardBounces = 0, complaints = 0, recipients = 0 } = shares.get(name) ?? {};
   found.append(cell("", meter(hardBounces, recipients, limits.bounces)), cell("", meter(complaints, recipients, limits.complaints)));
-  found.append(cell("number", count(keys)), cell("time", lastUsedAt ? when(lastUsedAt) : "–"), cell("number", link(count(domainCount), address("domains", { organisation: name }), { "aria-label": `${count(domainCount)} sender domains of ${name}` })));
+  found.append(cell("number", keys.length > 0 ? keyList(keys, keyCount, name) : count(0)), cell("time", lastUsedAt ? when(lastUsedAt) : "–"), cell("number", link(count(domainCount), address("domains", { organisation: name }), { "aria-label": `${count(domainCount)} sender domains of ${name}` })));
   return found;
+}
+
+// Shows how many keys there are, and opens to what each may do.
+function keyList(keys, keyCount, name) {
+  const box = element("details");
+  const list = element("ul");
+  for (const { id, label, scopes, domains, expiresAt, lastUsedAt } of keys) {
+    const rights = `${scopes.join(", ")}${domains.length > 0 ? ` from ${domains.join(", ")}` : ""}`;
+    const ends = expiresAt ? `; expires ${when(expiresAt)}` : "";
+    list.append(element("li", `${id} ${label}: ${rights}${ends}; ${lastUsedAt ? `last used ${when(lastUsedAt)}` : "never used"}`));
+  }
+  if (keyCount > keys.length) list.append(element("li", `and ${count(keyCount - keys.length)} more: pillarbox key list --org ${name}`));
+  box.append(element("summary", count(keyCount), { "aria-label": `${count(keyCount)} API keys of ${name}` }), list);
+  return box;
 }
 
 // Shows a share against SES's limit. A share of few recipients says nothing, and is not judged.

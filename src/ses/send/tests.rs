@@ -31,6 +31,10 @@ impl Facts for Everything {
         true
     }
 
+    fn allows_sender(&self, _: &DomainName<'_>) -> bool {
+        true
+    }
+
     async fn is_suppressed(&self, _: &SuppressedAddress) -> Result<bool, Infallible> {
         Ok(false)
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderStatus};
+use crate::domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::{Change, NewApiKey};
 
 fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
-    NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash() }
+    NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash(), rights: KeyRights::all() }
 }
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let key = ApiKey::generate().unwrap();
     store.add_api_key(organisation, new(&key, None), START).await.unwrap();
-    assert_eq!(store.authenticate(&key.hash(), START).unwrap().0.id, organisation);
+    assert_eq!(store.authenticate(&key.hash(), START).unwrap().organisation.id, organisation);
     let taken = store.add_organisation("acme".parse().unwrap()).await.unwrap();
     assert!(taken.is_none());
     assert_eq!(store.remove_organisation(organisation).await.unwrap(), Change::Made);

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::KeyId;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainState, KeyRights};
 use crate::domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
@@ -23,7 +23,7 @@ impl Fixture {
     async fn key(&self, number: u8, lasts: Option<Duration>) -> KeyId {
         let expires_at = lasts.map(|lasts| START.plus(lasts));
         let hash = ApiKeyHash([number; 32]);
-        let new = NewApiKey { label: String::new(), expires_at, hash };
+        let new = NewApiKey { label: String::new(), expires_at, hash, rights: KeyRights::all() };
         self.store.add_api_key(self.organisation, new, START).await.unwrap().unwrap().id
     }
 

@@ -1,7 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +13,17 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
+use crate::domain::time::Timestamp;
+use crate::domain::usage::Exceeded;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
 use crate::store::interface::KeyClaim;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Ran, Session};
+use crate::store::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
 use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
 
@@ -34,22 +37,59 @@ const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted, and the session `$9` counts nothing; nor if that is gone. A key that is 24
+/// nothing is accepted, and the session `$16` counts nothing; nor if that is gone. A key that is 24
 /// hours old is taken over, else its message is the answer. Keys that are given to the new messages
 /// are left out of the answer: they are many. The keys are in order, so that two transactions do not
 /// wait for each other.
 /// The arrays have one length. Unnested in a list of columns, they make rows without a copy of each.
+///
+/// `$9` is how many recipients each message has, `$10` the beginnings of the month, the day, the hour
+/// and the minute. `$11` are the organisations with limits, `$12` to `$15` their limits in these: if all
+/// messages together exceed one, nothing is accepted either. Replays count too until it is known that
+/// they are.
 const ACCEPT: &str = "
-WITH counted AS (
+WITH limited AS (
+    SELECT unnest($11::integer[]) AS organisation, unnest($12::bigint[]) AS per_month,
+        unnest($13::bigint[]) AS per_day, unnest($14::bigint[]) AS per_hour,
+        unnest($15::bigint[]) AS per_minute
+), asked AS (
+    SELECT organisation, sum(recipients)::bigint AS added
+    FROM unnest($3::integer[], $9::bigint[]) AS one (organisation, recipients)
+    GROUP BY organisation
+), locked AS MATERIALIZED (
+    SELECT organisation, month_used, day, day_used, hour, hour_used, minute, minute_used
+    FROM usage JOIN limited USING (organisation)
+    WHERE month = ($10::bigint[])[1] AND slot = 0 ORDER BY organisation FOR UPDATE OF usage
+), counts AS (
+    SELECT * FROM locked UNION ALL
+    SELECT organisation, month_used, day, day_used, hour, hour_used, minute, minute_used
+    FROM usage JOIN limited USING (organisation)
+    WHERE month = ($10::bigint[])[1] AND slot <> 0
+), used AS (
+    SELECT organisation, sum(month_used) AS in_month,
+        coalesce(sum(day_used) FILTER (WHERE day >= ($10::bigint[])[2]), 0) AS in_day,
+        coalesce(sum(hour_used) FILTER (WHERE hour >= ($10::bigint[])[3]), 0) AS in_hour,
+        coalesce(sum(minute_used) FILTER (WHERE minute >= ($10::bigint[])[4]), 0) AS in_minute
+    FROM counts GROUP BY organisation
+), fitting AS (
+    SELECT count(*) = cardinality($11::integer[]) AS fits
+    FROM limited JOIN asked USING (organisation) JOIN used USING (organisation)
+    WHERE organisation IN (SELECT organisation FROM locked)
+        AND in_month + added <= coalesce(per_month, 9223372036854775807)
+        AND in_day + added <= coalesce(per_day, 9223372036854775807)
+        AND in_hour + added <= coalesce(per_hour, 9223372036854775807)
+        AND in_minute + added <= coalesce(per_minute, 9223372036854775807)
+), counted AS (
     UPDATE session
-    SET writes = writes + (SELECT count(*) FROM cluster WHERE directory_version = $1)
-    WHERE id = $9 RETURNING writes
+    SET writes = writes
+        + (SELECT count(*) FROM cluster, fitting WHERE directory_version = $1 AND fits)
+    WHERE id = $16 RETURNING writes
 ), current AS (
-    SELECT FROM cluster, counted WHERE directory_version = $1
+    SELECT FROM cluster, counted, fitting WHERE directory_version = $1 AND fits
 ), given AS MATERIALIZED (
     SELECT unnest($2::uuid[]) AS id, unnest($3::integer[]) AS organisation,
         unnest($4::bytea[]) AS record, unnest($5::bytea[]) AS key,
-        unnest($6::bigint[]) AS created_at
+        unnest($6::bigint[]) AS created_at, unnest($9::bigint[]) AS recipients
     FROM current
 ), keyed AS (
     INSERT INTO idempotency AS known (organisation, key, message, created_at)
@@ -61,12 +101,30 @@ WITH counted AS (
             CASE WHEN known.created_at <= $7 THEN excluded.created_at ELSE known.created_at END
     RETURNING organisation, key, message
 ), new AS NOT MATERIALIZED (
-    SELECT id, organisation, record FROM given
+    SELECT id, organisation, record, recipients FROM given
     WHERE key IS NULL OR id IN (SELECT message FROM keyed)
 ), stored AS (
     INSERT INTO message (id, organisation, record) SELECT id, organisation, record FROM new
 ), held AS (
     INSERT INTO pending (id, node) SELECT id, $8 FROM new
+), added AS (
+    INSERT INTO usage AS known
+    SELECT organisation, ($10::bigint[])[1],
+        CASE WHEN organisation = ANY($11::integer[]) THEN 0 ELSE 1 + $16::bigint % 15 END,
+        sum(recipients), ($10::bigint[])[2], sum(recipients), ($10::bigint[])[3],
+        sum(recipients), ($10::bigint[])[4], sum(recipients)
+    FROM new GROUP BY organisation ORDER BY organisation
+    ON CONFLICT (organisation, month, slot) DO UPDATE SET
+        month_used = known.month_used + excluded.month_used,
+        day = greatest(known.day, excluded.day),
+        day_used = excluded.day_used
+            + CASE WHEN known.day >= excluded.day THEN known.day_used ELSE 0 END,
+        hour = greatest(known.hour, excluded.hour),
+        hour_used = excluded.hour_used
+            + CASE WHEN known.hour >= excluded.hour THEN known.hour_used ELSE 0 END,
+        minute = greatest(known.minute, excluded.minute),
+        minute_used = excluded.minute_used
+            + CASE WHEN known.minute >= excluded.minute THEN known.minute_used ELSE 0 END
 )
 SELECT writes, NULL::integer, NULL::bytea, NULL::uuid FROM counted
 UNION ALL SELECT NULL, organisation, key, message FROM keyed
@@ -131,6 +189,8 @@ async fn gather(requests: &Requests) -> Option<Vec<Request>> {
 /// Makes a batch one transaction, and answers all.
 async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>) {
     let began = Instant::now();
+    // Messages that are known to be replays.
+    let mut replays = HashSet::new();
     let decided = loop {
         // The statement compares this version with the server's: what is checked is what counts.
         let directory = shared.memory.directory.load();
@@ -140,15 +200,30 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
         }
         let lead = batch.iter().flat_map(|request| &request.messages);
         let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
-        let parameters = Parameters::of(&batch);
+        let now = batch.iter().flat_map(|request| &request.messages).map(|m| m.counted_at).max();
+        let now = now.unwrap_or_default();
+        let parameters = Parameters::of(&batch, &directory, &replays, now);
         let version = directory.version.cast_signed();
         match decide(shared, session, parameters, version, lead.unwrap_or_default()).await {
             Ok(Some(found)) => break Ok(found),
-            // Another node has changed the directory. What it withdrew must not be accepted.
-            Ok(None) => match shared.reload_directory().await {
-                Ok(()) => {}
-                Err(error) => break Err(error),
-            },
+            // Another node has changed the directory, and what it withdrew must not be accepted; or a
+            // limit is reached.
+            Ok(None) => {
+                let reloaded = shared.reload_directory().await;
+                let directory = shared.memory.directory.load_full();
+                let asked = asked(&batch);
+                let judged = async {
+                    reloaded?;
+                    usage::judge(shared, &directory, asked, now).await
+                };
+                match judged.await {
+                    Ok(judged) => {
+                        batch = refuse_exceeding(batch, judged.exceeded);
+                        replays.extend(judged.replays);
+                    }
+                    Err(error) => break Err(error),
+                }
+            }
             Err(error) => break Err(error),
         }
     };
@@ -206,6 +281,41 @@ fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<R
     left
 }
 
+/// Returns what the requests of a batch ask of limits.
+fn asked(batch: &[Request]) -> Vec<Asked> {
+    let asked = |request: &Request| {
+        let key = |KeyClaim { key, window_now }: &KeyClaim| {
+            (digest(key.as_key()), millis(window_now.all_past(IDEMPOTENCY_WINDOW)))
+        };
+        let messages = request.messages.iter().map(|message| AskedMessage {
+            id: message.id,
+            recipients: message.recipients,
+            key: message.claim.as_ref().map(key),
+        });
+        let organisation = request.messages.first().map(|message| message.organisation);
+        Asked {
+            organisation: organisation.unwrap_or(OrganisationId(0)),
+            messages: messages.collect(),
+        }
+    };
+    batch.iter().map(asked).collect()
+}
+
+/// Refuses requests that exceed a limit; gives the others.
+fn refuse_exceeding(batch: Vec<Request>, exceeded: Vec<Option<Exceeded>>) -> Vec<Request> {
+    let mut left = Vec::with_capacity(batch.len());
+    for (request, exceeded) in batch.into_iter().zip(exceeded) {
+        match exceeded {
+            None => left.push(request),
+            Some(exceeded) => {
+                // The client may be gone.
+                let _ = request.reply.send(Err(AcceptError::LimitReached(exceeded)));
+            }
+        }
+    }
+    left
+}
+
 /// Messages that the keys of a batch have made, by the organisation's number and the key's digest.
 #[derive(Default)]
 struct Found(HashMap<(i32, Vec<u8>), MessageId>);
@@ -226,14 +336,29 @@ struct Parameters<'a> {
     keys: Vec<Option<Vec<u8>>>,
     times: Vec<i64>,
     live_after: i64,
+    recipients: Vec<i64>,
+    periods: Vec<i64>,
+    limits: LimitArrays,
     /// What the answer will be if nobody had one of the keys before.
     found: Found,
 }
 
 impl<'a> Parameters<'a> {
-    fn of(batch: &'a [Request]) -> Self {
-        let mut parameters = Self { live_after: i64::MAX, ..Self::default() };
-        for message in batch.iter().flat_map(|request| &request.messages) {
+    fn of(
+        batch: &'a [Request],
+        directory: &OrganisationIndex,
+        replays: &HashSet<MessageId>,
+        now: Timestamp,
+    ) -> Self {
+        let messages = || batch.iter().flat_map(|request| &request.messages);
+        let organisations = messages().map(|message| message.organisation);
+        let mut parameters = Self {
+            live_after: i64::MAX,
+            periods: usage::periods(now),
+            limits: LimitArrays::of(organisations, directory),
+            ..Self::default()
+        };
+        for message in messages() {
             let organisation = number(message.organisation);
             let mut digest_of_key = None;
             if let Some(KeyClaim { key, window_now }) = &message.claim {
@@ -252,11 +377,15 @@ impl<'a> Parameters<'a> {
             parameters.records.push(&message.row);
             parameters.keys.push(digest_of_key);
             parameters.times.push(millis(message.created_at));
+            let is_replay = replays.contains(&message.id);
+            let recipients = if is_replay { 0 } else { message.recipients };
+            parameters.recipients.push(i64::try_from(recipients).unwrap_or(i64::MAX));
         }
         parameters
     }
 
-    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 8] {
+    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 15] {
+        let [per_month, per_day, per_hour, per_minute] = &self.limits.limits;
         [
             version,
             &self.ids,
@@ -266,6 +395,13 @@ impl<'a> Parameters<'a> {
             &self.times,
             &self.live_after,
             node,
+            &self.recipients,
+            &self.periods,
+            &self.limits.organisations,
+            per_month,
+            per_day,
+            per_hour,
+            per_minute,
         ]
     }
 }

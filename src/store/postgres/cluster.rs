@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
-use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
+use crate::store::cluster::{
+    DatabaseStatus, DrainOrder, FIRST_WITH_RIGHTS, Forgotten, LEASE, NodeStatus, Standby,
+};
 use crate::store::interface::Change;
 use crate::store::locks::locked;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
@@ -19,6 +21,8 @@ use crate::store::{StoreError, StoreId};
 /// Time between two looks at the database's state.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// A node of an earlier schema does not start on a database whose oldest reader is newer.
+const KEEP_OFF: &str = "UPDATE cluster SET oldest_reader = $1 WHERE oldest_reader < $1";
 const DRAIN: &str = "UPDATE node SET draining = $2 WHERE name = $1";
 /// What is visible to an ordinary user: the views leave out what other users do, but not these.
 const DATABASE: &str = "
@@ -132,6 +136,17 @@ impl PostgresStore {
 
     pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {
         self.shared.clock.subscribe()
+    }
+
+    pub(in crate::store) async fn keep_earlier_nodes_off(
+        &self,
+    ) -> Result<Vec<NodeStatus>, StoreError> {
+        let is_earlier = |node: &NodeStatus| node.schema < FIRST_WITH_RIGHTS;
+        let earlier: Vec<_> = self.nodes().into_iter().filter(is_earlier).collect();
+        if earlier.is_empty() {
+            self.execute(KEEP_OFF, &[&FIRST_WITH_RIGHTS]).await?;
+        }
+        Ok(earlier)
     }
 
     pub(in crate::store) async fn drain_node(

@@ -3,12 +3,14 @@
 use tokio::sync::mpsc;
 
 use crate::store::StoreOwner;
+use crate::store::cluster::FIRST_WITH_RIGHTS;
 use crate::store::postgres::accept::digest;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::rows::put_key_use;
 use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::tables::{Known, Query, bigint, ids, put, set_counter};
+use crate::store::postgres::usage::put_usage;
 use crate::store::postgres::{number, schema, uuid_of};
 use crate::store::rows::Table;
 use crate::store::transfer::{Chunk, Facts, ImportError, Imported};
@@ -43,7 +45,7 @@ ON CONFLICT (ses_message_id) DO UPDATE SET id = excluded.id, sent_at = excluded.
     WHERE known.sent_at < excluded.sent_at";
 const FACTS: &str = "
 UPDATE cluster SET directory_version = directory_version + 1, id_lead = $1, feed_id = $2,
-    time_record = $3, made_by_dev = $4";
+    time_record = $3, made_by_dev = $4, oldest_reader = greatest(oldest_reader, $5)";
 const FEED_ENDS: &str =
     "INSERT INTO feed_end SELECT organisation, max(position) FROM feed GROUP BY organisation";
 const FEED_COUNTER: &str =
@@ -120,6 +122,10 @@ impl Import {
                 let (organisations, digests) = (Box::new(organisations), Box::new(digests));
                 Query::new(IDEMPOTENCY_KEYS, vec![organisations, digests, ids, Box::new(times)])
             }
+            Chunk::Usage(usage) => {
+                done.rows += usage.len() as u64;
+                put_usage(&usage)
+            }
             Chunk::Sent(sent) => {
                 done.rows += sent.len() as u64;
                 let times: Vec<i64> = sent.iter().map(|(.., at)| bigint(*at)).collect();
@@ -138,7 +144,9 @@ impl Import {
     pub(in crate::store) async fn finish(mut self, facts: Facts) -> Result<Imported, ImportError> {
         let Facts { counters, id_lead, feed_id, time_record, made_by_dev, key_uses, .. } = facts;
         let (id_lead, feed_id) = (bigint(id_lead), feed_id.cast_signed());
-        self.connection.execute(FACTS, &[&id_lead, &feed_id, &time_record, &made_by_dev]).await?;
+        self.connection
+            .execute(FACTS, &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_RIGHTS])
+            .await?;
         for (counter, value) in counters {
             self.run(&set_counter(counter, value)).await?;
         }

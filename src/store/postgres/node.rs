@@ -18,7 +18,6 @@ use uuid::Uuid;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, State, Transition};
 use crate::domain::time::Timestamp;
-use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
 use crate::store::locks::locked;
 use crate::store::postgres::cluster::read_clock;
@@ -31,6 +30,7 @@ use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
 use crate::store::record::decode_message;
+use crate::store::{Alerting, StoreError};
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
@@ -91,8 +91,9 @@ const HELD: Duration = Duration::from_secs(30);
 /// What a node does about duties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Duties {
-    /// It takes those that nobody has, and keeps its own.
-    Take,
+    /// It takes those that nobody has, and keeps its own. Those of alerts are for nodes that have a
+    /// receiver.
+    Take(Alerting),
     /// It leaves them to others, because its own work stands still.
     GiveUp,
 }
@@ -103,17 +104,22 @@ enum Duties {
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
 /// node that vanishes meanwhile keeps the lock from nobody.
 fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
-    let names = Duty::ALL.map(|duty| format!("('{}')", duty.as_str())).join(", ");
     let duties = match duties {
         Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
-        Duties::Take => format!(
-            "INSERT INTO duty (name, node, until)
+        Duties::Take(alerting) => {
+            let taken = Duty::ALL.into_iter();
+            let taken = taken.filter(|duty| *duty != Duty::Alerts || alerting == Alerting::On);
+            let names = taken.map(|duty| format!("('{}')", duty.as_str())).collect::<Vec<_>>();
+            let names = names.join(", ");
+            format!(
+                "INSERT INTO duty (name, node, until)
             SELECT name, {node}, clock_timestamp() + interval '30 seconds'
             FROM (VALUES {names}) AS duties (name)
             ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
             WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
             RETURNING name AS duty"
-        ),
+            )
+        }
     };
     format!(
         "SELECT pg_advisory_xact_lock(7811887802133217281);
@@ -509,7 +515,8 @@ async fn beat(
     let ask = part_of_pace(load.demand, demands);
     let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
     let gives_up = shared.connector.silence().keeps_from_duties() && !is_alone;
-    let duties = if gives_up { Duties::GiveUp } else { Duties::Take };
+    let takes = Duties::Take(shared.memory.alerting.get());
+    let duties = if gives_up { Duties::GiveUp } else { takes };
     shared.node.take_part(connection, ask, duties).await?;
     let sight = Arc::new(Sight { at: now, peers: peers.clone() });
     *locked(&shared.node.sight) = sight;

@@ -73,6 +73,7 @@ impl PostgresStore {
         &self,
         request: Vec<u8>,
         patience: Duration,
+        is_last: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<Vec<NodeAnswer>, StoreError> {
         let end = Instant::now() + patience;
         let others = self.query(OTHERS, &[&self.shared.node.id()]).await?;
@@ -98,7 +99,8 @@ impl PostgresStore {
         silent.retain(|node, _| !asked.contains(node) || waiting.values().any(|one| one == node));
         let ids: Vec<i64> = waiting.keys().copied().collect();
         let mut answers = Vec::new();
-        while !waiting.is_empty() && Instant::now() < end {
+        let mut has_last = false;
+        while !waiting.is_empty() && !has_last && Instant::now() < end {
             sleep_until(end.min(Instant::now() + LOOK)).await;
             let rows = self.query(ANSWERS, &[&waiting.keys().copied().collect::<Vec<_>>()]).await?;
             let found: BTreeMap<i64, Option<Vec<u8>>> =
@@ -106,6 +108,7 @@ impl PostgresStore {
             waiting.retain(|id, node| match found.get(id) {
                 Some(None) => true,
                 Some(Some(answer)) => {
+                    has_last |= is_last(answer);
                     let name = silent.remove(node).unwrap_or_default();
                     answers.push(NodeAnswer { node: name, answer: Some(answer.clone()) });
                     false

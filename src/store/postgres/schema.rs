@@ -5,12 +5,12 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::{ConnectError, QueryError};
 
 /// Version of the schema that this pillarbox makes.
-pub(super) const VERSION: i32 = 9;
+pub(super) const VERSION: i32 = 10;
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
 /// Statements that bring a schema to the next version, from the first one on. Nodes of the version
 /// before go on working meanwhile and after: a step only adds, and what it adds has defaults.
-const STEPS: [&str; 8] = [
+const STEPS: [&str; 9] = [
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
@@ -19,12 +19,14 @@ const STEPS: [&str; 8] = [
     include_str!("schema/7.sql"),
     include_str!("schema/8.sql"),
     include_str!("schema/9.sql"),
+    include_str!("schema/10.sql"),
 ];
 /// Number of the advisory lock that whoever makes the schema holds.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
 const TABLES: &str = include_str!("schema/1.sql");
 const LOCK_CLUSTER: &str = "SET LOCAL lock_timeout = '5s'; SELECT FROM cluster FOR UPDATE";
-const UPGRADE: &str = "UPDATE cluster SET version = $1, oldest_reader = $2";
+const UPGRADE: &str =
+    "UPDATE cluster SET version = $1, oldest_reader = greatest(oldest_reader, $2)";
 
 const EXISTS: &str = "SELECT to_regclass('cluster') IS NOT NULL";
 const VERSIONS: &str = "SELECT version, oldest_reader FROM cluster";

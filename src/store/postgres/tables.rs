@@ -79,6 +79,7 @@ const fn layout(table: Table) -> Layout {
         Table::Timeline => ("timeline", &[Id("message"), Number("number")], "step", Nothing),
         Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
         Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
+        Table::Alerts => ("alert", &[Bytes("key")], "alert", Nothing),
     };
     Layout { name, key, row, beside }
 }
@@ -157,7 +158,7 @@ pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-type Parameter = Box<dyn ToSql + Sync + Send>;
+pub(super) type Parameter = Box<dyn ToSql + Sync + Send>;
 
 pub(super) struct Query {
     sql: &'static str,

@@ -5,17 +5,22 @@ use crate::domain::feed::FeedPosition;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::error::RowError;
+use crate::store::record::alerts::{decode_alert, encode_alert};
+use crate::store::record::directory::{
+    decode_api_key, decode_domain, decode_organisation, encode_api_key, encode_domain,
+    encode_organisation,
+};
 use crate::store::record::timeline::{decode_step, encode_step};
+use crate::store::record::usage::{decode_usage, encode_usage};
 use crate::store::record::{
-    IdempotencyRow, decode_api_key, decode_dead_letter, decode_domain, decode_event, decode_feed,
-    decode_message, decode_organisation, decode_overturned, decode_suppression, decode_time,
-    decode_unmatched, encode_api_key, encode_dead_letter, encode_domain, encode_event, encode_feed,
-    encode_message, encode_organisation, encode_overturned, encode_suppression, encode_time,
+    IdempotencyRow, decode_dead_letter, decode_event, decode_feed, decode_message,
+    decode_overturned, decode_suppression, decode_time, decode_unmatched, encode_dead_letter,
+    encode_event, encode_feed, encode_message, encode_overturned, encode_suppression, encode_time,
     encode_unmatched, organisation_of,
 };
 
 /// How many kinds of rows there are.
-pub(super) const KINDS: u8 = 13;
+pub(super) const KINDS: u8 = 15;
 /// For what is in a row's key.
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -43,7 +48,7 @@ pub fn check_row(data: &[u8]) -> bool {
         }),
         4 => is_lasting(row, |row| decode_dead_letter(NOON, row), encode_dead_letter),
         5 => is_lasting(row, |row| decode_suppression("a@example.org", row), encode_suppression),
-        6 => is_lasting(row, decode_organisation, encode_organisation),
+        6 => is_lasting(row, |row| decode_organisation(1, row), encode_organisation),
         7 => is_lasting(row, |row| decode_api_key(1, row), encode_api_key),
         8 => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
         9 => is_lasting(row, decode_time, encode_time),
@@ -53,7 +58,9 @@ pub fn check_row(data: &[u8]) -> bool {
             is_lasting(row, decode, |row| encode_feed(position, row))
         }
         11 => is_lasting(row, decode_overturned, encode_overturned),
-        _ => is_lasting(row, decode_step, encode_step),
+        12 => is_lasting(row, decode_step, encode_step),
+        13 => is_lasting(row, |row| decode_usage(0, row), encode_usage),
+        _ => is_lasting(row, decode_alert, encode_alert),
     }
 }
 

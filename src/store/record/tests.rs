@@ -1,9 +1,20 @@
 //! Rows as they were and as they are written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::check::{KINDS, check_row};
+use super::directory::{
+    DomainStateV1, SenderDomainV1, decode_api_key, decode_domain, decode_organisation,
+    encode_api_key, encode_domain, encode_organisation,
+};
 use super::*;
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::KeyId;
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
+    OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
+};
 
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;
@@ -85,6 +96,7 @@ fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
         created_at: Timestamp::from_unix_millis(1_800_000_000_000),
         expires_at: None,
         hash: ApiKeyHash([9; 32]),
+        rights: Arc::new(KeyRights::all()),
     };
     // Organisation, length and text of the label, the time as a varint, the hash.
     let mut first = vec![1, 1, 3, b'a', b'p', b'p', 0x80, 0xa0, 0xf1, 0xc2, 0xb1, 0x34];
@@ -94,7 +106,32 @@ fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
     entry.expires_at = Some(Timestamp::from_unix_millis(1_900_000_000_000));
     let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
     assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
-    assert!(decode_api_key(7, &[3, 0]).is_err(), "a version of tomorrow");
+    let domains = BTreeSet::from(["example.com".to_owned()]);
+    entry.rights = Arc::new(KeyRights { scopes: [Scope::Read].into(), domains });
+    for expires_at in [entry.expires_at, None] {
+        entry.expires_at = expires_at;
+        let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
+        assert_eq!((read.expires_at, read.rights), (expires_at, entry.rights.clone()));
+    }
+    assert!(decode_api_key(7, &[4, 0]).is_err(), "a version of tomorrow");
+}
+
+#[test]
+fn an_organisation_reads_back_and_one_that_is_only_a_name_as_it_always_did() {
+    let name = "acme".parse().unwrap();
+    let mut acme = Organisation::new(OrganisationId(7), name, OrganisationKind::Production);
+    let first = b"\x01\x04acme";
+    assert_eq!(encode_organisation(&acme), first);
+    assert_eq!(decode_organisation(7, first).unwrap(), acme);
+    let since = Timestamp::from_unix_millis(1_800_000_000_000);
+    for requests in PausedRequests::ALL {
+        acme.pause = Some(Pause { since, requests });
+        assert_eq!(decode_organisation(7, &encode_organisation(&acme)).unwrap(), acme);
+    }
+    acme.limits = Limits { per_minute: Some(1), per_month: Some(u64::MAX), ..Limits::NONE };
+    acme.kind = OrganisationKind::Test;
+    assert_eq!(decode_organisation(7, &encode_organisation(&acme)).unwrap(), acme);
+    assert!(decode_organisation(7, &[3, 0]).is_err(), "a version of tomorrow");
 }
 
 #[test]

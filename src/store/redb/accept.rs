@@ -1,5 +1,7 @@
 //! Acceptance: a message's record, its pending mark and its idempotency key in one transaction.
 
+use std::collections::HashSet;
+
 use tokio::sync::oneshot;
 
 use crate::domain::clock_corrections::WindowTime;
@@ -7,6 +9,7 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
+use crate::domain::usage::Exceeded;
 use crate::organisation_counts::Increment;
 use crate::store::interface::KeyClaim;
 use crate::store::locks::read_lock;
@@ -80,7 +83,10 @@ struct Accept {
 impl Operation for Accept {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         self.decided = Some(match self.check_rights(batch) {
-            Ok(()) => own_failure(self.decide(batch), batch.shared)?.map_err(Into::into),
+            Ok(()) => match own_failure(self.decide(batch), batch.shared)? {
+                Ok(decided) => decided.map_err(AcceptError::LimitReached),
+                Err(error) => Err(error.into()),
+            },
             Err(error) => Err(error),
         });
         Ok(())
@@ -116,25 +122,55 @@ impl Accept {
         all.try_for_each(|(index, one)| one.check_right(index, &directory))
     }
 
-    fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
-        // A row that cannot be read must be met before the first write. One message alone sees to that.
-        for acceptance in self.acceptances.iter().filter(|_| self.acceptances.len() > 1) {
+    /// Decides on all messages; or returns the limit of the organisation that those that are new would
+    /// exceed together. A row that cannot be read, and that limit, must be met before the first write.
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Result<Vec<Accepted>, Exceeded>, ReadError> {
+        let mut keys = HashSet::new();
+        let mut earlier = Vec::with_capacity(self.acceptances.len());
+        let mut recipients = 0;
+        for acceptance in &self.acceptances {
+            let (mut is_repeat, mut found) = (false, None);
             if let Some(claim) = &acceptance.claim {
                 let hash = acceptance.key_hash(batch, claim);
-                acceptance.find_earlier(batch, claim, hash)?;
+                found = acceptance.find_earlier(batch, claim, hash)?;
+                // Of two with one key, the second is a replay of the first.
+                is_repeat = self.acceptances.len() > 1 && !keys.insert(claim.key.as_key());
+            }
+            if found.is_none() && !is_repeat {
+                recipients += acceptance.recipients;
+            }
+            earlier.push((found, is_repeat));
+        }
+        if recipients > 0 {
+            let NewMessage { organisation, counted_at, .. } = &self.acceptances[0];
+            if let Err(exceeded) = batch.use_up(*organisation, recipients, *counted_at) {
+                return Ok(Err(exceeded));
             }
         }
-        self.acceptances.iter().map(|acceptance| acceptance.decide(batch)).collect()
+        let decide = |(acceptance, earlier): (&NewMessage, _)| match earlier {
+            (Some(earlier), _) => Ok(Accepted::Replayed(earlier)),
+            (None, true) => acceptance.decide(batch),
+            (None, false) => acceptance.store(batch),
+        };
+        self.acceptances.iter().zip(earlier).map(decide).collect::<Result<_, _>>().map(Ok)
     }
 }
 
 impl NewMessage {
+    /// Decides on a message whose key an earlier one of the same request has.
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
             let hash = self.key_hash(batch, claim);
             if let Some(earlier) = self.find_earlier(batch, claim, hash)? {
                 return Ok(Accepted::Replayed(earlier));
             }
+        }
+        self.store(batch)
+    }
+
+    fn store(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
+        if let Some(claim) = &self.claim {
+            let hash = self.key_hash(batch, claim);
             let log_row = IdempotencyRow {
                 organisation: self.organisation.0,
                 created_at: self.created_at.unix_millis(),

@@ -2,12 +2,15 @@
 
 use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::domain::usage::Exceeded;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
 use crate::store::redb::Shared;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::tables::Tables;
+use crate::store::redb::usage::ChangedUsage;
 use crate::store::{Change, StoreError};
 
 /// Bytes of rows that take the writer about as long as a message.
@@ -59,12 +62,36 @@ pub(super) struct Batch<'txn> {
     pub(super) shared: &'txn Shared,
 }
 
+impl Batch<'_> {
+    /// Counts recipients as accepted at `now`, or returns the limit that they would exceed.
+    pub(super) fn use_up(
+        &mut self,
+        organisation: OrganisationId,
+        recipients: u64,
+        now: Timestamp,
+    ) -> Result<(), Exceeded> {
+        let memory = &self.shared.memory;
+        let usage = self.effects.usage.entry(organisation);
+        let usage = usage.or_insert_with(|| memory.usage.of(organisation));
+        let mut used = usage.at(now);
+        let directory = memory.directory.load();
+        let limits = directory.organisation(organisation).map(|known| &known.limits);
+        if let Some(exceeded) = limits.and_then(|limits| used.exceeded(limits, recipients, now)) {
+            return Err(exceeded);
+        }
+        used.add(recipients);
+        *usage = used;
+        Ok(())
+    }
+}
+
 /// What a batch changes that readers keep in memory, once it is durable.
 #[derive(Default)]
 pub(super) struct Effects {
     /// Idempotency keys that it claims: not yet in the index, which holds durable ones.
     pub(super) claimed: ClaimedKeys,
     pub(super) increments: Vec<(OrganisationId, Increment)>,
+    pub(super) usage: ChangedUsage,
     /// Entries that it adds to the feed.
     pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
     /// The index, if it had to be made anew.

@@ -5,12 +5,13 @@ use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::StoreError;
+use crate::store::record::usage::decode_usage;
 use crate::store::record::webhooks::decode_cursor;
 use crate::store::record::{IdempotencyRow, organisation_of};
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{
     BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
-    PENDING, Row, SENT, TIME_KEY, published,
+    PENDING, Row, SENT, TIME_KEY, USAGE, published,
 };
 use crate::store::redb::{RedbStore, directory};
 use crate::store::rows::{Counter, Key, KeyRange, NewRow, Table};
@@ -45,6 +46,9 @@ fn export(transaction: &ReadTransaction, to: &mpsc::Sender<Chunk>) -> Result<Fac
         let row = IdempotencyRow::decode(row).ok()?;
         let organisation = OrganisationId(row.organisation);
         Some((organisation, row.key.into_owned(), MessageId::from_bytes(id), row.created_at))
+    })?;
+    export.all(USAGE, Chunk::Usage, |(organisation, month), row| {
+        Some((OrganisationId(organisation), decode_usage(month, row).ok()?))
     })?;
     export.all(SENT, Chunk::Sent, |(sent_at, id), ses_message_id| {
         // A database can have no NUL in a text.

@@ -3,7 +3,7 @@
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 
 use crate::store::StoreOwner;
-use crate::store::record::decode_organisation;
+use crate::store::record::directory::decode_organisation;
 use crate::store::redb::error::{OpenError, ReadError};
 use crate::store::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, write};
 
@@ -58,8 +58,9 @@ fn has(database: &Database, is_wanted: impl Fn(&str) -> bool) -> Result<bool, Re
         opened => opened?,
     };
     for row in organisations.iter()? {
-        let name = decode_organisation(row?.1.value());
-        if is_wanted(name.as_ref().map_or("", |name| name.as_str())) {
+        let (id, row) = row?;
+        let organisation = decode_organisation(id.value(), row.value());
+        if is_wanted(organisation.as_ref().map_or("", |known| known.name.as_str())) {
             return Ok(true);
         }
     }

@@ -26,7 +26,7 @@ use crate::store::redb::open::FileOrigin;
 use crate::store::redb::tables::{
     DAMAGED_MESSAGES, IdKey, MESSAGES, TIME_KEY, Tables, write_tables,
 };
-use crate::store::redb::{OpenError, Shared, directory, feed, write_lock};
+use crate::store::redb::{OpenError, Shared, directory, feed, usage, write_lock};
 use crate::store::rows::{Counter, Table};
 use crate::store::timeline;
 
@@ -134,6 +134,7 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
+    shared.memory.usage.replace(shared.database.read(usage::read_last)?);
     shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
     shared.database.read(|transaction| {
         directory::load_suppressed(transaction, &shared.memory.suppressed, damage)

@@ -23,7 +23,7 @@ use crate::store::redb::error::ReadError;
 use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 5;
+pub const FORMAT_VERSION: u64 = 6;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
@@ -160,6 +160,10 @@ tables! {
     history: HISTORY = "history" ((u32, u32) => Row) OnDemand History,
     /// Steps of messages' timelines: message and number of the step.
     timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand Timeline,
+    /// Recipients that were accepted, by organisation and the beginning of the month in milliseconds.
+    usage: USAGE = "usage" ((u32, u64) => Row) OnDemand,
+    /// Alerts that were raised and are not cleared, or that wait to be posted, by their subject.
+    alerts: ALERTS = "alerts" (Row => Row) AtOnce Alerts,
 }
 
 /// The one key of [`CLOCK`].

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::alarms::injections::{
     DAMAGED, FILES, add_webhook, answer_another, bounce_and_complain, calls_fail, damage,
     delete_data_file, disturb_database, fill_disk, fill_queue, hold_sessions, hold_with_keys, jump,
-    kill, on_database, slow_disk, stop, use_files, use_quota,
+    kill, on_database, pause_and_send, refuse_alerts, slow_disk, stop, use_files, use_quota,
 };
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, impaired, is, value};
 
@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 34] = [
+pub(crate) const FAULTS: [Fault; 37] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -132,6 +132,28 @@ pub(crate) const FAULTS: [Fault; 34] = [
         }],
     },
     Fault {
+        name: "organisation near its limit",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                site.done(&["org", "limit", "acme", "--per-month", "10"]);
+                for _ in 0..9 {
+                    site.send().await;
+                }
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxOrganisationNearLimit"],
+        page: &[Told {
+            text: "acme has used 9 of the 10 recipients that it may have in a month",
+            known: |metrics| {
+                let ratio =
+                    "pillarbox_organisation_limit_ratio{organisation=\"acme\",period=\"month\"}";
+                value(metrics, ratio) >= 0.8
+            },
+        }],
+    },
+    Fault {
         name: "access denied",
         setup: Setup::default,
         inject: |site| Box::pin(calls_fail(site, Call::AccessDenied)),
@@ -192,6 +214,22 @@ pub(crate) const FAULTS: [Fault; 34] = [
             text: "All calls for acme fail",
             known: |metrics| is(metrics, "pillarbox_paused_organisations", 1),
         }],
+    },
+    Fault {
+        name: "paused by an operator until messages end",
+        setup: || Setup { more: "[sending]\nretry_for = \"50m\"\n", ..Setup::default() },
+        inject: |site| Box::pin(pause_and_send(site)),
+        alarms: &["PillarboxPausedMessagesEnd"],
+        page: &[
+            Told {
+                text: "acme has been paused by an operator",
+                known: |metrics| is(metrics, "pillarbox_organisations_paused_by_operators", 1),
+            },
+            Told {
+                text: "acme is paused, and the first of its messages",
+                known: |metrics| metrics.contains_key("pillarbox_paused_first_end_seconds"),
+            },
+        ],
     },
     Fault {
         name: "messages refused in the same words",
@@ -571,6 +609,16 @@ pub(crate) const FAULTS: [Fault; 34] = [
         page: &[Told {
             text: "Endpoint 1 of acme answered 410",
             known: |metrics| is(metrics, &webhook("gone"), 1),
+        }],
+    },
+    Fault {
+        name: "alerts do not get through",
+        setup: Setup::default,
+        inject: |site| Box::pin(refuse_alerts(site)),
+        alarms: &["PillarboxAlertsFailing"],
+        page: &[Told {
+            text: "Alerts do not get through (status 500)",
+            known: |metrics| is(metrics, "pillarbox_alerts_failing", 1),
         }],
     },
 ];

@@ -36,6 +36,13 @@ pub(super) async fn add_webhook(site: &mut Monitored, status: u16) {
     site.keep_sending(2.0).await;
 }
 
+/// Has operators have a receiver that takes no alert.
+pub(super) async fn refuse_alerts(site: &mut Monitored) {
+    let receiver = Receiver::start(Reply::Status(500)).await;
+    site.post_alerts_to(&receiver.url);
+    site.keep_sending(2.0).await;
+}
+
 pub(super) async fn stop(site: &mut Monitored) {
     site.send().await;
     site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
@@ -57,6 +64,13 @@ pub(super) async fn calls_fail(site: &mut Monitored, call: Call) {
     for _ in 0..6 {
         site.send().await;
     }
+    pending::<()>().await;
+}
+
+/// Pauses `acme`, which then has a message.
+pub(super) async fn pause_and_send(site: &mut Monitored) {
+    site.done(&["org", "pause", "acme"]);
+    site.send().await;
     pending::<()>().await;
 }
 

@@ -50,7 +50,8 @@ async fn where_no_service_runs_commands_work_on_the_file() {
 
     let listed = offline.command(&["key", "list"]).await;
     let row: Vec<_> = listed.out.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!((row[0], row[1], row[5]), ("1", "acme", "shop"));
+    assert_eq!((row[0], row[1], row[7]), ("1", "acme", "shop"));
+    assert_eq!((row[5], row[6]), ("send,read", "all"));
     assert!(!listed.out.contains(&text));
 
     let asking = offline.command(&["domain", "add", "--org", "acme", "example.com"]).await;

@@ -214,10 +214,14 @@ async fn what_was_cancelled_during_its_call_is_not_tried_again_after_a_kill() {
     let (site, manager) = site(SOON, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Slow));
     let server = start(&site, &manager);
-    let ids = send(&server, 2).await;
+    let ids = send(&server, 3).await;
     for id in &ids {
         server.wait_for(id, "sending").await;
     }
+    let by_application = server.client.post(format!("{}/emails/{}/cancel", server.base, ids[2]));
+    let by_application =
+        by_application.bearer_auth(&server.key).header("content-type", "application/json");
+    assert_eq!(by_application.body("{}").send().await.unwrap().status(), 200);
     let cancelled = site.done(&["message", "cancel", &ids[0], "--json"]);
     let cancelled: Value = serde_json::from_slice(&cancelled.stdout).unwrap();
     assert_eq!(cancelled, json!({"cancelled": 0, "callsUnderWay": 1, "notPending": 0}));
@@ -226,13 +230,34 @@ async fn what_was_cancelled_during_its_call_is_not_tried_again_after_a_kill() {
     calls_have_ended(&site).await;
     site.simulator.set_faults(Faults::none());
     let server = start(&site, &manager);
-    let record = server.wait_for(&ids[0], "failed").await;
-    assert_eq!(record["error"]["code"], "cancelled", "{record}");
-    let message = record["error"]["message"].as_str().unwrap();
-    assert!(message.contains("is unknown"), "the call's outcome: {record}");
-    assert_eq!(record["attempts"], 1, "{record}");
-    all_sent(&server, &ids[1..]).await;
-    assert_eq!(site.simulator.accepted_total(), 3, "the other one is sent a second time");
+    for (id, who) in [(&ids[0], "the operator"), (&ids[2], "your application")] {
+        let record = server.wait_for(id, "failed").await;
+        assert_eq!(record["error"]["code"], "cancelled", "{record}");
+        let message = record["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(who), "{record}");
+        assert!(message.contains("is unknown"), "the call's outcome: {record}");
+        assert_eq!(record["attempts"], 1, "{record}");
+    }
+    all_sent(&server, &ids[1..2]).await;
+    assert_eq!(site.simulator.accepted_total(), 4, "the other one is sent a second time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_paused_organisation_wait_over_a_kill_and_go_when_it_is_resumed() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let server = start(&site, &manager);
+    site.done(&["org", "pause", "acme"]);
+    let ids = send(&server, 3).await;
+    server.kill();
+    let server = start(&site, &manager);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for id in &ids {
+        assert_eq!(server.record(id).await["status"], "queued");
+    }
+    assert_eq!(site.simulator.accepted_total(), 0);
+    site.done(&["org", "resume", "acme"]);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,7 +32,7 @@ async fn send(dev: &Dev, message: Value) -> Value {
 #[tokio::test]
 async fn dev_shows_what_would_have_been_sent_the_newest_first() {
     let dev = Dev::start(&[]);
-    assert_eq!(read(&dev, "/page/caught").await, json!({ "messages": [] }));
+    assert_eq!(read(&dev, "/page/caught").await, json!({ "messages": [], "organisations": [] }));
     let first = send(
         &dev,
         json!({

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pillarbox::clock::{Clock, ConfirmedBy};
 use pillarbox::config::Config;
 use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::organisation::KeyRights;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
@@ -399,7 +400,12 @@ async fn an_api_key_expires_by_the_current_clock_also_in_doubt() {
     let acme = store.organisations().remove(0);
     let short = ApiKey::generate().unwrap();
     let expires_at = Some(NOON.plus(DAY));
-    let new = NewApiKey { label: String::new(), expires_at, hash: short.hash() };
+    let new = NewApiKey {
+        label: String::new(),
+        expires_at,
+        hash: short.hash(),
+        rights: KeyRights::all(),
+    };
     store.add_api_key(acme.id, new, NOON).await.unwrap();
     let got = async || {
         let url = format!("http://{}/emails", process.service.address());

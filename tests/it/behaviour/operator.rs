@@ -99,8 +99,12 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     let site = Site::with("", options).await;
     let server = site.start();
     site.done(&["webhook", "add", "--org", "acme", "http://127.0.0.1:1/"]);
+    site.done(&["org", "limit", "acme", "--per-month", "100"]);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
+    // When the messages of a paused organisation end is told if any waits.
+    site.done(&["org", "pause", "acme"]);
+    server.send(&message()).await;
     // The quota is asked for in the background.
     let plain = wait_for(&server, &[("pillarbox_quota_recipients", 1_000.0)]).await;
     // A certificate is told of where there is one.

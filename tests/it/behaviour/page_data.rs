@@ -216,7 +216,7 @@ async fn organisations_and_domains_are_listed_with_what_the_store_knows() {
     assert_eq!(page["next"], Value::Null);
     let [acme, other] = &page["organisations"].as_array().unwrap()[..] else { panic!("{page}") };
     assert_eq!(
-        (&acme["name"], &acme["keys"], &acme["domainCount"]),
+        (&acme["name"], &acme["keyCount"], &acme["domainCount"]),
         (&json!("acme"), &json!(1), &json!(1))
     );
     assert!(acme["lastUsedAt"].is_string(), "{acme}");

@@ -74,6 +74,7 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         let message = answered["error"]["message"].as_str().unwrap();
         for there in [
             "/emails/batch",
+            "/emails/{id}/cancel",
             "/emails/{id}/events",
             "/emails/{id}/timeline",
             "/events",
@@ -89,6 +90,7 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         (Method::DELETE, "/emails/1", "GET"),
         (Method::POST, "/emails/1/events", "GET"),
         (Method::POST, "/emails/1/timeline", "GET"),
+        (Method::GET, "/emails/1/cancel", "POST"),
         (Method::GET, "/emails/batch", "POST"),
         (Method::POST, "/events", "GET"),
         (Method::POST, "/openapi.json", "GET"),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::organisation::KeyRights;
 use pillarbox::simulator::Options;
 use pillarbox::store::NewApiKey;
 use serde_json::{Value, json};
@@ -189,7 +190,8 @@ async fn a_key_that_expires_while_a_request_is_read_accepts_nothing() {
     let acme = store.organisation(&"acme".parse().unwrap()).unwrap().id;
     let key = pillarbox::domain::api_key::ApiKey::generate().unwrap();
     let expires_at = Some(NOON.plus(SECOND));
-    let new = NewApiKey { label: String::new(), expires_at, hash: key.hash() };
+    let new =
+        NewApiKey { label: String::new(), expires_at, hash: key.hash(), rights: KeyRights::all() };
     store.add_api_key(acme, new, NOON).await.unwrap();
     let address = local.service.address().to_string();
     let one = Half::post(&address, key.reveal(), "/emails", &message()).await;

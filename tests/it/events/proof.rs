@@ -6,6 +6,7 @@ use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{Address, DomainName};
 use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
+use pillarbox::domain::organisation::OrganisationKind;
 use pillarbox::queue::{AcceptedMessage, Claim, EncodedRequest};
 use tokio::time::Instant;
 
@@ -19,6 +20,7 @@ async fn being_sent(sink: &EventSink) -> (MessageId, Claim) {
     let recipient = Address::parse("bob@example.org").unwrap();
     let held = sink.queue.hold(AcceptedMessage {
         id,
+        kind: OrganisationKind::Production,
         key: None,
         request: EncodedRequest::new("{}".to_owned(), &Envelope::new(&sender, [&recipient])),
         accepted_at: Instant::now(),
@@ -26,7 +28,7 @@ async fn being_sent(sink: &EventSink) -> (MessageId, Claim) {
         reservation: sink.queue.budget().reserve(sink.organisation, 2).unwrap(),
     });
     sink.queue.add(held.unwrap());
-    let mut claim = sink.queue.claim(Instant::now(), 1).unwrap();
+    let mut claim = sink.queue.claim(OrganisationKind::Production, Instant::now(), 1).unwrap();
     drop(claim.start_call());
     assert_eq!((claim.id(), claim.attempts), (id, 1));
     (id, claim)

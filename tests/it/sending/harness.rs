@@ -28,7 +28,7 @@ use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
 use pillarbox::domain::message::{FailureCode, Message, Status};
-use pillarbox::domain::organisation::{DomainState, Organisation};
+use pillarbox::domain::organisation::{DomainState, Organisation, OrganisationKind};
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::retry::Backoff;
 use pillarbox::domain::suppression::SuppressedAddress;
@@ -296,7 +296,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Provider for Simulated {
-    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+    async fn send(&self, _: OrganisationKind, _: &Envelope<'_>, request: RequestBody) -> Outcome {
         let (call, latency) = self.take(&request.whole().unwrap());
         let _under_way = UnderWay(self);
         let kind = match call.answer {

@@ -12,7 +12,7 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Transition;
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainState, KeyRights};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
@@ -203,7 +203,8 @@ async fn the_use_of_a_key_is_stored_though_the_first_attempt_is_given_up() {
     let node = database.behind(&proxy).node("a").await;
     let organisation = organisation(&node).await;
     let hash = ApiKey::generate().unwrap().hash();
-    let key = NewApiKey { label: "first".to_owned(), expires_at: None, hash };
+    let key =
+        NewApiKey { label: "first".to_owned(), expires_at: None, hash, rights: KeyRights::all() };
     node.add_api_key(organisation, key, START).await.unwrap().unwrap();
     assert!(node.authenticate(&hash, START).is_some());
 

@@ -17,6 +17,7 @@ use crate::store::redb::batch::{Batch, Effects, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
+use crate::store::redb::usage;
 use crate::store::redb::writer::settle;
 use crate::store::redb::{OpenError, Shared, startup_recovery};
 use crate::store::rows::KeyRange;
@@ -251,6 +252,7 @@ impl Thread {
                     read_index(|table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX));
                 batch.effects.organisations = Some(index?);
             }
+            usage::write(&mut batch.tables, &batch.effects.usage)?;
             Ok(batch.effects)
         })?;
         if barriers > 0 { database.publish() } else { Ok(()) }
@@ -276,6 +278,7 @@ fn accept(
                 index.insert(hash, id);
             }
         }
+        shared.memory.usage.replace(effects.usage);
         shared.feed.grow(effects.fed);
         if effects.is_suppressed {
             shared.memory.suppressed.grew();

@@ -1,0 +1,33 @@
+//! Alerts: a test of their receiver.
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, AlertsTest, Refusal};
+use crate::webhooks::TestAnswer;
+
+/// Answer of the receiver to a test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlertsTested {
+    /// Whether the receiver took it.
+    pub delivered: bool,
+    /// Status, or what went wrong.
+    pub answer: String,
+    /// Beginning of the answer's body.
+    pub body: String,
+}
+
+impl From<TestAnswer> for AlertsTested {
+    fn from(TestAnswer { is_delivered, answer, took: _, body }: TestAnswer) -> Self {
+        Self { delivered: is_delivered, answer, body }
+    }
+}
+
+pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested, Refusal> {
+    let answer = admin.facts()?.alerts.test().await;
+    answer.map(AlertsTested::from).ok_or_else(|| {
+        Refusal::new(
+            "the service has no receiver of alerts: set alerts.url and alerts.secret_file, and have it \
+             read its configuration again",
+        )
+    })
+}

@@ -1,0 +1,53 @@
+//! `POST /emails/{id}/cancel`: an application stops one of its messages. Must not know where the body
+//! of the message is.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+
+use crate::api::Inner;
+use crate::api::error::ApiError;
+use crate::domain::id::MessageId;
+use crate::domain::message::Status;
+use crate::domain::organisation::Organisation;
+use crate::queue::CancelReach;
+use crate::store::StoreError;
+
+/// Cancels messages wherever they wait.
+pub trait Canceller: Debug + Send + Sync {
+    /// Has a message end, or not be tried again after the call that is under way. That is durable when
+    /// the process is reached that holds it.
+    fn cancel(&self, id: MessageId) -> Cancelling<'_>;
+}
+
+/// A cancellation under way. It is made all the same if nobody waits for it any more.
+pub type Cancelling<'a> =
+    Pin<Box<dyn Future<Output = Result<CancelReach, StoreError>> + Send + 'a>>;
+
+impl Inner {
+    /// Cancels a message, and answers with its record. One that is final is left as it is.
+    pub(super) async fn cancel(
+        &self,
+        organisation: &Organisation,
+        text: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let message = self.message_of(organisation, text).await?;
+        if message.status() == Status::Queued {
+            let canceller = self.canceller.get().ok_or(ApiError::StorageUnavailable)?;
+            match canceller.cancel(message.id).await? {
+                CancelReach::Holder => {}
+                CancelReach::Nobody => {
+                    // It may have ended in between. Then its record says so now.
+                    let message = self.message_of(organisation, text).await?;
+                    if message.status() == Status::Queued {
+                        return Err(ApiError::HolderSilent);
+                    }
+                }
+            }
+        }
+        self.read(organisation, text).await
+    }
+}

@@ -1,0 +1,37 @@
+//! The receiver of alerts: it is posted a test, from where the service is if one runs.
+
+use crate::admin::AlertsTest;
+use crate::admin::alerts::AlertsTested;
+use crate::admin::checks::Finding;
+use crate::admin::client::Client;
+use crate::alerts;
+use crate::clock::Clock;
+use crate::config::Alerts;
+
+const ABOUT: &str = "alerts";
+/// The most of an answer's body that is printed.
+const MAX_BODY_CHARS: usize = 200;
+
+pub(super) async fn test(configured: &Alerts, service: Option<&Client>) -> Finding {
+    let url = configured.url.origin();
+    let tested = match service {
+        Some(client) => client.call(&AlertsTest {}).await.map_err(|error| error.to_string()),
+        None => alerts::test(&configured.url, &configured.secret, &Clock::system())
+            .await
+            .map(AlertsTested::from)
+            .map_err(|error| error.to_string()),
+    };
+    let advice = "see to the receiver, the network and its certificate; it verifies posts with the \
+                  secret in alerts.secret_file";
+    match tested {
+        Ok(AlertsTested { delivered: true, answer, .. }) => {
+            Finding::ok(ABOUT, format!("{url} took a test ({answer})"))
+        }
+        Ok(AlertsTested { delivered: false, answer, body }) => {
+            let body: String = body.trim().chars().take(MAX_BODY_CHARS).collect();
+            let said = if body.is_empty() { String::new() } else { format!(": {body}") };
+            Finding::not_ok(ABOUT, format!("{url} did not take a test ({answer}){said}"), advice)
+        }
+        Err(error) => Finding::not_ok(ABOUT, format!("no test could be posted: {error}"), advice),
+    }
+}

@@ -1,0 +1,91 @@
+//! Pauses by operators: no call of a paused organisation starts. Its messages wait, and end once their
+//! time is over, as all others do.
+
+use std::collections::HashSet;
+
+use tokio::sync::MutexGuard;
+use tokio::time::Instant;
+
+use crate::dispatch::Dispatcher;
+use crate::domain::attempt::Provider;
+use crate::domain::id::OrganisationId;
+use crate::domain::organisation::Pause;
+use crate::domain::time::Timestamp;
+use crate::queue::Backlog;
+
+/// Pending messages of an organisation that an operator has paused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PausedMessages {
+    /// Messages that wait.
+    pub waiting: usize,
+    /// Messages whose call was under way when the pause began.
+    pub calls_under_way: usize,
+    /// End of the oldest of them, if it is not sent before; `None` if there is none.
+    pub first_end: Option<Timestamp>,
+}
+
+/// Organisation that an operator has paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PausedByOperator {
+    /// Which organisation.
+    pub organisation: OrganisationId,
+    /// The operator's order.
+    pub pause: Pause,
+    /// Its pending messages in this process.
+    pub messages: PausedMessages,
+}
+
+impl<P: Provider> Dispatcher<P> {
+    /// Follows the directory. When this returns, the calls of the organisations that it has as paused
+    /// have started before, and no other one starts until it has them as resumed.
+    pub async fn follow_pauses(&self) {
+        let none_starts = self.starting.lock().await;
+        self.follow_pauses_while(&none_starts);
+    }
+
+    /// As [`Dispatcher::follow_pauses`]. While no call starts, nobody else follows: what was read last
+    /// is what the queue has.
+    pub(super) fn follow_pauses_while(&self, _none_starts: &MutexGuard<'_, ()>) {
+        let paused: HashSet<_> = self.store.pauses().into_iter().map(|(id, _)| id).collect();
+        self.queue.set_paused(paused);
+    }
+
+    /// Returns the pending messages of an organisation as a pause leaves them.
+    pub fn paused_messages(&self, organisation: OrganisationId) -> PausedMessages {
+        self.paused_messages_of(&[organisation]).pop().unwrap_or_default()
+    }
+
+    /// Returns the organisations that operators have paused. Takes time in proportion to what is
+    /// pending of others and older.
+    pub fn paused_by_operators(&self) -> Vec<PausedByOperator> {
+        let pauses = self.store.pauses();
+        let organisations: Vec<_> = pauses.iter().map(|(organisation, _)| *organisation).collect();
+        let messages = self.paused_messages_of(&organisations);
+        let paused = pauses.into_iter().zip(messages).map(|((organisation, pause), messages)| {
+            PausedByOperator { organisation, pause, messages }
+        });
+        paused.collect()
+    }
+
+    fn paused_messages_of(&self, organisations: &[OrganisationId]) -> Vec<PausedMessages> {
+        let backlogs: Vec<_> =
+            organisations.iter().map(|organisation| self.queue.backlog(*organisation)).collect();
+        let are_pending = organisations
+            .iter()
+            .zip(&backlogs)
+            .filter(|(_, backlog)| **backlog != Backlog::default())
+            .map(|(organisation, _)| *organisation);
+        let oldest = self.queue.oldest_of(are_pending.collect());
+        let retry_for = self.settings().retry_for;
+        let (time, now) = (self.clock.record_time(), Instant::now());
+        let end = |accepted_at: &Instant| {
+            time.plus((*accepted_at + retry_for).saturating_duration_since(now))
+        };
+        let messages = organisations.iter().zip(backlogs).map(|(organisation, backlog)| {
+            let Backlog { waiting, calls_under_way } = backlog;
+            let first_end = oldest.get(organisation).map(end);
+            PausedMessages { waiting, calls_under_way, first_end }
+        });
+        messages.collect()
+    }
+}

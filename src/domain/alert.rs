@@ -1,0 +1,368 @@
+//! Alerts: what operators are told by posts to a receiver of their own, and when a post is tried.
+//!
+//! Pure values: who posts, and where, is not known here.
+
+use std::time::Duration;
+
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::time::Timestamp;
+
+/// Time for which a condition holds before it is told of. Most that ends sooner by itself needs nobody.
+pub const LASTING: Duration = Duration::from_mins(1);
+/// Time before the end of an API key at which operators are told of it.
+pub const EXPIRY_NOTICE: Duration = Duration::from_hours(7 * 24);
+
+/// Waits after the first, the second … failed attempt. Later ones are [`LATER_DELAY`] apart.
+const FIRST_DELAYS: [Duration; 5] = [
+    Duration::from_secs(5),
+    Duration::from_secs(30),
+    Duration::from_mins(2),
+    Duration::from_mins(5),
+    Duration::from_mins(10),
+];
+/// A receiver that was down for an hour knows the last state a quarter of an hour later at most.
+const LATER_DELAY: Duration = Duration::from_mins(15);
+/// Attempts of 24 hours. What does not hold any more is given up after the last of them.
+pub const MAX_ATTEMPTS: u32 = 100;
+/// Wait after an attempt for a condition that still holds after so many.
+const HOURLY: Duration = Duration::from_hours(1);
+/// The most by which a wait is made longer at random, as a part of it.
+const JITTER: f64 = 0.1;
+
+/// Subject of an alert. Newer news of it takes the place of older that was not posted yet.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AlertKey {
+    /// Condition of a node; the name is empty if it is one of all nodes, or if there is one node.
+    Condition {
+        /// Name of the node.
+        node: String,
+        /// Code of the condition.
+        code: String,
+        /// Organisation, domain, endpoint or whatever else the condition is about, if it names one.
+        about: String,
+    },
+    /// Verification of a sender domain.
+    Domain {
+        /// Organisation that the domain is of.
+        organisation: OrganisationId,
+        /// Name of the domain.
+        name: String,
+    },
+    /// End of an API key.
+    KeyExpiry(KeyId),
+    /// Start of a node; the name is empty if there is one node.
+    Start {
+        /// Name of the node.
+        node: String,
+    },
+}
+
+impl AlertKey {
+    /// Returns the node that it is of; `None` if it is of none, or of all.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Condition { node, .. } | Self::Start { node } => {
+                Some(node.as_str()).filter(|node| !node.is_empty())
+            }
+            Self::Domain { .. } | Self::KeyExpiry(_) => None,
+        }
+    }
+}
+
+/// Condition, as operators are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldCondition {
+    /// Word for how bad it is.
+    pub severity: String,
+    /// Sentence that says what is wrong.
+    pub message: String,
+    /// What to do.
+    pub advice: String,
+    /// Beginning of the condition.
+    pub since: Timestamp,
+}
+
+/// Event that operators are told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlertEvent {
+    /// The condition holds.
+    Raised(ToldCondition),
+    /// The condition has ended.
+    Cleared(ToldCondition),
+    /// SES lets the account send from the domain.
+    DomainVerified,
+    /// SES has given up looking for the domain's records, or does not accept the domain any more.
+    DomainFailed,
+    /// The key ends soon.
+    KeyExpiring {
+        /// Organisation that the key is of.
+        organisation: OrganisationId,
+        /// Label of the key.
+        label: String,
+        /// End of the key.
+        expires_at: Timestamp,
+    },
+    /// The node has started: all conditions that hold are listed.
+    Started,
+}
+
+/// Latest event of a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// Time of the event, which also tells it from others of the same subject.
+    pub at: Timestamp,
+    /// The event.
+    pub event: AlertEvent,
+}
+
+/// How far the posts of some news are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AlertDelivery {
+    /// Time of the news.
+    pub of: Timestamp,
+    /// Attempts that failed.
+    pub attempts: u32,
+    /// What follows.
+    pub next: NextAttempt,
+}
+
+/// What follows the attempts so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextAttempt {
+    /// Another one at this time.
+    At(Timestamp),
+    /// None: the receiver took the news.
+    Taken,
+    /// None: all of them failed.
+    GivenUp,
+}
+
+/// Subject with its latest event and how far the posts about that are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// Latest event.
+    pub news: News,
+    /// Posts. If they are of older news, the latest was not posted yet.
+    pub delivery: AlertDelivery,
+}
+
+impl Alert {
+    /// Returns an alert of which nothing was posted yet.
+    pub const fn new(news: News) -> Self {
+        let at = news.at;
+        let delivery = AlertDelivery { of: at, attempts: 0, next: NextAttempt::At(at) };
+        Self { news, delivery }
+    }
+
+    /// Returns the condition, if it holds.
+    pub const fn holding(&self) -> Option<&ToldCondition> {
+        match &self.news.event {
+            AlertEvent::Raised(condition) => Some(condition),
+            _ => None,
+        }
+    }
+
+    /// Returns true if a post is due: the first one at once. After a clock was set back, none waits
+    /// for much longer than it would have.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        match self.delivery.next {
+            _ if self.delivery.of != self.news.at => true,
+            NextAttempt::At(_) if self.delivery.attempts == 0 => true,
+            NextAttempt::At(due) => due <= now || due > now.plus(2 * HOURLY),
+            NextAttempt::Taken | NextAttempt::GivenUp => false,
+        }
+    }
+
+    /// Returns true if the news was not taken yet and is still tried.
+    pub fn is_waiting(&self) -> bool {
+        self.delivery.of != self.news.at || matches!(self.delivery.next, NextAttempt::At(_))
+    }
+
+    /// Returns true if nothing is left to be told or kept.
+    fn is_over(&self) -> bool {
+        !self.is_waiting() && self.holding().is_none()
+    }
+
+    /// Failed attempts for the latest news.
+    const fn attempts(&self) -> u32 {
+        if self.delivery.of.unix_millis() == self.news.at.unix_millis() {
+            self.delivery.attempts
+        } else {
+            0
+        }
+    }
+
+    /// Returns the delivery after the receiver took the news.
+    pub const fn taken(&self) -> AlertDelivery {
+        let attempts = self.attempts();
+        AlertDelivery { of: self.news.at, attempts, next: NextAttempt::Taken }
+    }
+
+    /// Returns the delivery after an attempt at `now` failed; `draw` is taken evenly from 0 to 1. The
+    /// receiver may ask for a longer wait, up to an hour.
+    pub fn failed(&self, now: Timestamp, draw: f64, asked: Option<Duration>) -> AlertDelivery {
+        let attempts = self.attempts().saturating_add(1);
+        let scheduled = if attempts < MAX_ATTEMPTS {
+            let index = usize::try_from(attempts - 1).unwrap_or(usize::MAX);
+            Some(FIRST_DELAYS.get(index).copied().unwrap_or(LATER_DELAY))
+        } else {
+            self.holding().map(|_| HOURLY)
+        };
+        let next = scheduled.map_or(NextAttempt::GivenUp, |scheduled| {
+            let wait = asked.map_or(scheduled, |asked| asked.clamp(scheduled, HOURLY));
+            NextAttempt::At(now.plus(wait.mul_f64(1.0 + JITTER * draw.clamp(0.0, 1.0))))
+        });
+        AlertDelivery { of: self.news.at, attempts, next }
+    }
+}
+
+/// Change of an alert. What it does not say stays as it is, so that the node that finds news and the
+/// one that posts it do not undo each other's changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AlertChange {
+    /// Latest event.
+    pub news: Option<News>,
+    /// How far the posts are.
+    pub delivery: Option<AlertDelivery>,
+}
+
+impl AlertChange {
+    /// Adds a later change.
+    pub fn merge(&mut self, later: Self) {
+        self.news = later.news.or(self.news.take());
+        self.delivery = later.delivery.or(self.delivery.take());
+    }
+
+    /// Returns the alert after the change; `None` if nothing is left of it.
+    pub fn apply(&self, before: Option<Alert>) -> Option<Alert> {
+        let mut alert = match (before, &self.news) {
+            (Some(before), Some(news)) if before.news == *news => before,
+            (Some(_) | None, Some(news)) => Alert::new(news.clone()),
+            (Some(before), None) => before,
+            (None, None) => return None,
+        };
+        if let Some(delivery) = self.delivery {
+            alert.delivery = delivery;
+        }
+        (!alert.is_over()).then_some(alert)
+    }
+}
+
+/// Time from which operators are told that a key ends.
+pub fn expiry_notice_at(created_at: Timestamp, expires_at: Timestamp) -> Timestamp {
+    expires_at.minus(EXPIRY_NOTICE).max(created_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    fn condition() -> ToldCondition {
+        ToldCondition {
+            severity: "critical".to_owned(),
+            message: "The store refuses writes".to_owned(),
+            advice: "Make room".to_owned(),
+            since: NOON,
+        }
+    }
+
+    fn raised(at: Timestamp) -> News {
+        News { at, event: AlertEvent::Raised(condition()) }
+    }
+
+    fn cleared(at: Timestamp) -> News {
+        News { at, event: AlertEvent::Cleared(condition()) }
+    }
+
+    /// Times of the attempts for some news at a receiver that takes nothing, for at most so long.
+    fn attempts(news: News, time: Duration) -> Vec<Duration> {
+        let mut alert = Alert::new(news);
+        let mut found = Vec::new();
+        while let NextAttempt::At(due) = alert.delivery.next {
+            let after = Duration::from_millis(due.unix_millis() - NOON.unix_millis());
+            if after > time {
+                break;
+            }
+            assert!(alert.is_due(due));
+            found.push(after);
+            alert.delivery = alert.failed(due, 0.0, None);
+        }
+        found
+    }
+
+    #[test]
+    fn news_is_tried_for_a_day_and_a_condition_that_holds_once_an_hour_from_then_on() {
+        let week = Duration::from_hours(7 * 24);
+        let ended = attempts(cleared(NOON), week);
+        let last = *ended.last().unwrap();
+        assert!(last > Duration::from_hours(23) && last < Duration::from_hours(25), "{last:?}");
+        assert!(ended.windows(2).all(|two| two[1] <= two[0] + LATER_DELAY), "{ended:?}");
+        let holding = attempts(raised(NOON), week);
+        assert_eq!(holding[..ended.len()], ended);
+        let later = &holding[ended.len() - 1..];
+        assert!(later.windows(2).all(|two| two[1] == two[0] + HOURLY), "{later:?}");
+        assert!(*later.last().unwrap() + HOURLY > week);
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_a_longer_wait_of_an_hour_at_most() {
+        let wait = |asked: u64| {
+            let asked = Some(Duration::from_secs(asked));
+            let NextAttempt::At(due) = Alert::new(raised(NOON)).failed(NOON, 0.0, asked).next
+            else {
+                panic!("the first attempt of many");
+            };
+            (due.unix_millis() - NOON.unix_millis()) / 1_000
+        };
+        assert_eq!((wait(1), wait(60), wait(1_000_000)), (5, 60, 3_600));
+    }
+
+    #[test]
+    fn newer_news_takes_the_place_of_older_and_is_due_at_once() {
+        let later = NOON.plus(LASTING);
+        let mut alert = Alert::new(raised(NOON));
+        alert.delivery = alert.failed(NOON, 0.0, None);
+        assert!(!alert.is_due(NOON));
+        let change = AlertChange { news: Some(cleared(later)), delivery: None };
+        let after = change.apply(Some(alert.clone())).unwrap();
+        assert!(after.is_due(NOON) && after.holding().is_none());
+        // The post of the older news was under way meanwhile, and comes to its end now.
+        let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+        let after = taken.apply(Some(after)).unwrap();
+        assert!(after.is_due(later) && after.is_waiting());
+        let taken = AlertChange { news: None, delivery: Some(after.taken()) };
+        assert_eq!(taken.apply(Some(after)), None, "nothing is left to be told");
+        assert_eq!(taken.apply(None), None);
+    }
+
+    #[test]
+    fn what_holds_stays_once_it_was_told_and_what_ended_goes_once_it_was_given_up() {
+        let alert = Alert::new(raised(NOON));
+        let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+        let told = taken.apply(Some(alert)).unwrap();
+        assert!(!told.is_due(NOON.plus(EXPIRY_NOTICE)) && !told.is_waiting());
+        let mut ended = Alert::new(cleared(NOON));
+        ended.delivery.attempts = MAX_ATTEMPTS - 1;
+        let given_up = AlertChange { news: None, delivery: Some(ended.failed(NOON, 0.0, None)) };
+        assert_eq!(given_up.apply(Some(ended)), None);
+    }
+
+    #[test]
+    fn later_parts_of_a_change_count() {
+        let mut change = AlertChange { news: Some(raised(NOON)), delivery: None };
+        let delivery = Some(Alert::new(raised(NOON)).taken());
+        change.merge(AlertChange { news: None, delivery });
+        assert_eq!(change, AlertChange { news: Some(raised(NOON)), delivery });
+        change.merge(AlertChange { news: Some(cleared(NOON)), delivery: None });
+        assert_eq!(change, AlertChange { news: Some(cleared(NOON)), delivery });
+    }
+
+    #[test]
+    fn a_key_of_less_than_a_week_is_told_of_when_it_is_made() {
+        let end = NOON.plus(Duration::from_hours(24 * 90));
+        assert_eq!(expiry_notice_at(NOON, end), end.minus(EXPIRY_NOTICE));
+        assert_eq!(expiry_notice_at(NOON, NOON.plus(Duration::from_hours(1))), NOON);
+    }
+}

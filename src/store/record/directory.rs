@@ -1,0 +1,214 @@
+//! Rows of the directory: organisations, API keys and sender domains.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
+    OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
+};
+use crate::domain::time::Timestamp;
+use crate::store::error::RowError;
+use crate::store::record::{decode, decode_as, encode, encode_as, version};
+
+stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
+stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
+stored_enum!(ScopeV3 = Scope { Send, Read });
+stored_enum!(OrganisationKindV2 = OrganisationKind { Production, Test });
+stored_enum!(PausedRequestsV2 = PausedRequests { Accepted, Refused });
+
+#[derive(Serialize, Deserialize)]
+struct OrganisationV1<'a> {
+    name: &'a str,
+}
+
+/// An organisation that is more than a name; one that is not is a row of the first version, which an
+/// earlier pillarbox reads too.
+#[derive(Serialize, Deserialize)]
+struct OrganisationV2<'a> {
+    name: &'a str,
+    kind: OrganisationKindV2,
+    pause: Option<(u64, PausedRequestsV2)>,
+    /// By minute, hour, day and month.
+    limits: [Option<u64>; 4],
+}
+
+const WITH_SETTINGS: u8 = 2;
+
+pub(in crate::store) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
+    let Organisation { id, name, kind, pause, limits } = organisation;
+    let size = 72;
+    if *organisation == Organisation::new(*id, name.clone(), OrganisationKind::Production) {
+        return encode(&OrganisationV1 { name: name.as_str() }, size);
+    }
+    let Limits { per_minute, per_hour, per_day, per_month } = *limits;
+    let row = OrganisationV2 {
+        name: name.as_str(),
+        kind: (*kind).into(),
+        pause: pause.map(|pause| (pause.since.unix_millis(), pause.requests.into())),
+        limits: [per_minute, per_hour, per_day, per_month],
+    };
+    encode_as(WITH_SETTINGS, &row, size)
+}
+
+pub(in crate::store) fn decode_organisation(
+    id: u32,
+    bytes: &[u8],
+) -> Result<Organisation, RowError> {
+    let row = if version(bytes) == Some(WITH_SETTINGS) {
+        decode_as(WITH_SETTINGS, bytes)?
+    } else {
+        let OrganisationV1 { name } = decode(bytes)?;
+        OrganisationV2 {
+            name,
+            kind: OrganisationKindV2::Production,
+            pause: None,
+            limits: Default::default(),
+        }
+    };
+    let [per_minute, per_hour, per_day, per_month] = row.limits;
+    Ok(Organisation {
+        id: OrganisationId(id),
+        name: row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))?,
+        kind: row.kind.into(),
+        pause: row.pause.map(|(since, requests)| Pause {
+            since: Timestamp::from_unix_millis(since),
+            requests: requests.into(),
+        }),
+        limits: Limits { per_minute, per_hour, per_day, per_month },
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV1<'a> {
+    organisation: u32,
+    label: &'a str,
+    created_at: u64,
+    hash: [u8; 32],
+}
+
+/// An API key that expires; one that does not is a row of the first version, which an earlier
+/// pillarbox reads too.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV2<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV1<'a>,
+    expires_at: u64,
+}
+
+const EXPIRING: u8 = 2;
+
+/// An API key with limited rights.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV3<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV1<'a>,
+    expires_at: Option<u64>,
+    scopes: Vec<ScopeV3>,
+    #[serde(borrow)]
+    domains: Vec<&'a str>,
+}
+
+const LIMITED: u8 = 3;
+
+pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
+    let key = ApiKeyV1 {
+        organisation: entry.organisation.0,
+        label: &entry.label,
+        created_at: entry.created_at.unix_millis(),
+        hash: entry.hash.0,
+    };
+    let size = 64 + entry.label.len();
+    let KeyRights { scopes, domains } = &*entry.rights;
+    let expires_at = entry.expires_at.map(Timestamp::unix_millis);
+    if *entry.rights != KeyRights::all() {
+        let scopes = scopes.iter().map(|scope| (*scope).into()).collect();
+        let domains = domains.iter().map(String::as_str).collect();
+        return encode_as(LIMITED, &ApiKeyV3 { key, expires_at, scopes, domains }, size);
+    }
+    match expires_at {
+        Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
+        None => encode(&key, size),
+    }
+}
+
+pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
+    let (row, expires_at, rights) = match bytes.first() {
+        Some(&EXPIRING) => {
+            let ApiKeyV2 { key, expires_at } = decode_as(EXPIRING, bytes)?;
+            (key, Some(expires_at), KeyRights::all())
+        }
+        Some(&LIMITED) => {
+            let ApiKeyV3 { key, expires_at, scopes, domains } = decode_as(LIMITED, bytes)?;
+            let scopes = scopes.into_iter().map(Scope::from).collect();
+            let domains = domains.into_iter().map(str::to_owned).collect();
+            (key, expires_at, KeyRights { scopes, domains })
+        }
+        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None, KeyRights::all()),
+    };
+    Ok(ApiKeyEntry {
+        id: KeyId(id),
+        organisation: OrganisationId(row.organisation),
+        label: row.label.to_owned(),
+        created_at: Timestamp::from_unix_millis(row.created_at),
+        expires_at: expires_at.map(Timestamp::from_unix_millis),
+        hash: ApiKeyHash(row.hash),
+        rights: Arc::new(rights),
+    })
+}
+
+/// Before checks were remembered.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+pub(super) struct SenderDomainV1 {
+    pub(super) state: DomainStateV1,
+    pub(super) added_at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SenderDomainV2 {
+    state: DomainStateV1,
+    added_at: u64,
+    since: u64,
+    last_check: Option<(u64, FindingV2)>,
+}
+
+const DOMAIN_V2: u8 = 2;
+
+/// The row of a sender domain; its name is the key.
+pub(in crate::store) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
+    let row = SenderDomainV2 {
+        state: domain.state.into(),
+        added_at: domain.added_at.unix_millis(),
+        since: domain.since.unix_millis(),
+        last_check: domain.last_check.map(|check| (check.at.unix_millis(), check.finding.into())),
+    };
+    encode_as(DOMAIN_V2, &row, 32)
+}
+
+pub(in crate::store) fn decode_domain(
+    organisation: u32,
+    name: &str,
+    bytes: &[u8],
+) -> Result<SenderDomain, RowError> {
+    let row = if version(bytes) == Some(DOMAIN_V2) {
+        decode_as(DOMAIN_V2, bytes)?
+    } else {
+        let SenderDomainV1 { state, added_at } = decode(bytes)?;
+        SenderDomainV2 { state, added_at, since: added_at, last_check: None }
+    };
+    Ok(SenderDomain {
+        organisation: OrganisationId(organisation),
+        name: name.to_owned(),
+        state: row.state.into(),
+        added_at: Timestamp::from_unix_millis(row.added_at),
+        since: Timestamp::from_unix_millis(row.since),
+        last_check: row.last_check.map(|(at, finding)| DomainCheck {
+            at: Timestamp::from_unix_millis(at),
+            finding: finding.into(),
+        }),
+    })
+}

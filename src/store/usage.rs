@@ -1,0 +1,71 @@
+//! Usage of organisations: recipients that were accepted, counted in the transaction that accepts them.
+//!
+//! A transaction refuses what would exceed a limit. What is known in memory refuses it before, so that
+//! nothing is encoded and no writer is asked.
+
+use std::sync::Mutex;
+
+use rustc_hash::FxHashMap;
+
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::domain::usage::{Exceeded, Usage};
+use crate::store::locks::locked;
+use crate::store::{Engine, Store, StoreError};
+
+/// Usage of organisations as it was last seen.
+#[derive(Debug, Default)]
+pub(super) struct KnownUsage(Mutex<FxHashMap<OrganisationId, Usage>>);
+
+impl KnownUsage {
+    pub(super) fn of(&self, organisation: OrganisationId) -> Usage {
+        locked(&self.0).get(&organisation).copied().unwrap_or_default()
+    }
+
+    /// Takes usage that is durable.
+    pub(super) fn replace(&self, known: impl IntoIterator<Item = (OrganisationId, Usage)>) {
+        locked(&self.0).extend(known);
+    }
+}
+
+impl Store {
+    /// Returns the limit that as many recipients more would exceed, as far as it is known in memory. The
+    /// transaction that accepts them has the last word.
+    pub fn exceeded_limit(
+        &self,
+        organisation: OrganisationId,
+        recipients: u64,
+        now: Timestamp,
+    ) -> Option<Exceeded> {
+        let directory = self.directory().load();
+        let limits = &directory.organisation(organisation)?.limits;
+        if limits.is_none() {
+            return None;
+        }
+        self.memory().usage.of(organisation).at(now).exceeded(limits, recipients, now)
+    }
+
+    /// Returns the usage of organisations in the periods that `now` is in.
+    pub async fn usage(
+        &self,
+        organisations: &[OrganisationId],
+        now: Timestamp,
+    ) -> Result<Vec<Usage>, StoreError> {
+        let known = match &self.engine {
+            Engine::Redb(engine) => engine.usage(organisations),
+            Engine::Postgres(engine) => Box::pin(engine.usage(organisations, now)).await?,
+        };
+        Ok(known.into_iter().map(|usage| usage.at(now)).collect())
+    }
+
+    /// Returns how many recipients each organisation had accepted in the month that begins at `month`, by
+    /// number. Organisations that were removed are among them.
+    pub async fn usage_of_month(
+        &self,
+        month: Timestamp,
+    ) -> Result<Vec<(OrganisationId, u64)>, StoreError> {
+        let mut usage = ask_engine!(self, engine => engine.usage_of_month(month))?;
+        usage.sort_unstable();
+        Ok(usage)
+    }
+}
