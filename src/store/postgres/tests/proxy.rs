@@ -12,8 +12,10 @@ use tokio::time::sleep;
 
 /// Text of the simple query that commits, as it goes over the wire.
 const COMMIT: &[u8] = b"COMMIT\0";
-/// Beginning of a statement that is a transaction of its own, behind its name.
-const COUNTED: &[u8] = b"\0\nWITH counted AS";
+/// Beginning of a statement of several parts, behind its name.
+const TEXT: &[u8] = b"\0\nWITH ";
+/// Beginning of the part by which a statement that is a transaction of its own counts itself.
+const COUNTED: &[u8] = b"counted AS (";
 
 /// Moment at which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +235,8 @@ async fn relay(
 
 /// Name of the statement that is prepared here, if it is a transaction of its own.
 fn prepared(sent: &[u8]) -> Option<&[u8]> {
-    let end = sent.windows(COUNTED.len()).position(|window| window == COUNTED)?;
+    let counted = sent.windows(COUNTED.len()).position(|window| window == COUNTED)?;
+    let end = sent[..counted].windows(TEXT.len()).rposition(|window| window == TEXT)?;
     let begin = sent[..end].iter().rposition(|byte| *byte == b's')?;
     Some(&sent[begin..end])
 }
