@@ -143,7 +143,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
                 pending::<()>().await;
             })
         },
-        alarms: &["PillarboxOrganisationNearLimit"],
+        alarms: &["PillarboxOrganisationNearLimit acme"],
         page: &[Told {
             text: "acme has used 9 of the 10 recipients that it may have in a month",
             known: |metrics| {
