@@ -1,6 +1,6 @@
 //! Intake: from a well-formed request of a known organisation to a durable message in the queue.
 //!
-//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, capacity, store. It
+//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, limits, capacity, store. It
 //! knows nothing of HTTP.
 
 use std::fmt::Display;
@@ -178,8 +178,8 @@ impl Intake {
             return Ok(PreparedMessage::Replayed(id));
         }
         let origin = Origin { organisation, right, suppression_epoch, request_id };
-        let within = self.require_within_limits(organisation, admitted.recipient_count());
-        match within.and_then(|()| self.acceptance(&admitted, (created_at, window_now), origin)) {
+        let open = self.require_open(organisation.id, admitted.recipient_count());
+        match open.and_then(|()| self.acceptance(&admitted, (created_at, window_now), origin)) {
             Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
             Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
                 None => Err(refusal),
@@ -214,18 +214,17 @@ impl Intake {
         right.ok_or(Refusal::KeyEnded)
     }
 
-    /// Refuses what would exceed a limit of the organisation, as far as this process knows. The
-    /// acceptance has the last word.
-    fn require_within_limits(
-        &self,
-        organisation: &Organisation,
-        recipients: u64,
-    ) -> Result<(), Refusal> {
-        if organisation.limits.is_none() {
-            return Ok(());
+    /// Refuses new messages to so many recipients, together, if the operator has paused the
+    /// organisation and refuses its requests, or if they would exceed a limit of it as far as this
+    /// process knows: of a limit, the acceptance has the last word. A caller's copy of the organisation
+    /// is as old as its request, so this asks the store.
+    fn require_open(&self, organisation: OrganisationId, recipients: u64) -> Result<(), Refusal> {
+        let pause = self.store.pause(organisation);
+        if pause.is_some_and(|pause| pause.requests == PausedRequests::Refused) {
+            return Err(Refusal::Paused);
         }
-        let exceeded =
-            self.store.exceeded_limit(organisation.id, recipients, self.clock.period_time());
+        let now = || self.clock.period_time();
+        let exceeded = self.store.exceeded_limit(organisation, recipients, now);
         exceeded.map_or(Ok(()), |exceeded| Err(Refusal::LimitReached(exceeded)))
     }
 
@@ -241,11 +240,6 @@ impl Intake {
         let under_way = self.under_way.enter();
         if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
-        }
-        // The caller's copy of the organisation is as old as its request.
-        let pause = self.store.pause(organisation.id);
-        if pause.is_some_and(|pause| pause.requests == PausedRequests::Refused) {
-            return Err(Refusal::Paused);
         }
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(admitted);

@@ -103,7 +103,7 @@ impl Intake {
         let new = || all.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Answer::New));
         let mut acceptances = Vec::new();
         let recipients = new().map(|(admitted, _)| admitted.recipient_count()).sum();
-        let mut refused = self.require_within_limits(organisation, recipients).err();
+        let mut refused = self.require_open(organisation.id, recipients).err();
         for (admitted, _) in new() {
             if refused.is_some() {
                 break;

@@ -122,6 +122,15 @@ async fn refused_requests_get_503_and_replays_and_reads_are_answered() {
     assert_eq!(server.record(&id).await["id"], json!(id));
     let reply = smtp.submit(&["bob@example.org"], "From: ann@example.com\r\n\r\nHi\r\n").await;
     assert_eq!(codes(&reply.unwrap()), "451 4.3.2");
+    // The checks after it do not.
+    site.done(&["org", "limit", "acme", "--per-day", "1"]);
+    let response = server.post(&message()).send().await.unwrap();
+    assert_eq!(refusal(response).await, (503, "Paused".to_owned(), None));
+    let response = post_batch(&server, &["three"]).await;
+    assert_eq!(refusal(response).await, (503, "Paused".to_owned(), None));
+    let reply = smtp.submit(&["bob@example.org"], "From: ann@example.com\r\n\r\nHi\r\n").await;
+    assert_eq!(codes(&reply.unwrap()), "451 4.3.2");
+    site.done(&["org", "limit", "acme", "--none"]);
 
     // A refused request binds no key.
     json_of(&site, &["org", "pause", "acme", "--accept"]);
