@@ -95,6 +95,8 @@ pub struct Pending {
     pub due_organisations: usize,
     /// Of the messages, those of test organisations.
     pub test_messages: usize,
+    /// Of the messages, those that are to be sent now: of production, and not paused by an operator.
+    pub open_messages: usize,
     /// Of these, the ones with a call under way.
     pub test_in_flight: usize,
 }

@@ -277,8 +277,7 @@ impl Demand {
     /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
-        // Those of test organisations wait for no pace, and a paused backlog needs none.
-        let is_busy = accepted || pending.messages > pending.test_messages + pending.paused;
+        let is_busy = accepted || pending.open_messages > 0;
         self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
         let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
         waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))

@@ -44,9 +44,7 @@ impl Trends {
         self.day.look(now, accounts);
         let sending = &snapshot.sending;
         let pending = &sending.pending;
-        // What an operator has paused waits as it should.
-        let waiting = pending.messages.saturating_sub(pending.test_messages + pending.paused);
-        if waiting == 0 || sending.sent != self.progress.1 {
+        if pending.open_messages == 0 || sending.sent != self.progress.1 {
             self.progress = (now, sending.sent);
         }
     }

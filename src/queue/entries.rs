@@ -286,13 +286,16 @@ impl Entries {
 
     /// How much is pending, with so many bytes of the budget in use.
     pub(super) fn pending(&self, bytes: usize) -> Pending {
+        let messages = self.by_id.len();
+        let paused = self.queue.paused_messages(OrganisationKind::Production);
         Pending {
-            messages: self.by_id.len(),
+            messages,
             in_flight: self.in_flight.all(),
-            paused: self.queue.paused_messages(),
+            paused: paused + self.queue.paused_messages(OrganisationKind::Test),
             bytes,
             due_organisations: self.queue.due_organisations(),
             test_messages: self.test_messages,
+            open_messages: messages.saturating_sub(self.test_messages + paused),
             test_in_flight: self.in_flight.test,
         }
     }

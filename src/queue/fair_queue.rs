@@ -234,9 +234,10 @@ impl FairQueue {
         self.paused.contains(&organisation)
     }
 
-    /// Messages that wait because an operator has paused their organisation.
-    pub(super) fn paused_messages(&self) -> usize {
-        self.paused.iter().map(|organisation| self.backlog(*organisation).waiting).sum()
+    /// Messages of organisations of one kind that wait because an operator has paused these.
+    pub(super) fn paused_messages(&self, kind: OrganisationKind) -> usize {
+        let paused = self.paused.iter().filter(|organisation| self.kind(**organisation) == kind);
+        paused.map(|organisation| self.backlog(*organisation).waiting).sum()
     }
 
     /// Messages of an organisation that wait, and its calls under way.

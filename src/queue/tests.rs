@@ -296,6 +296,20 @@ fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
 }
 
 #[test]
+fn a_paused_test_organisation_hides_no_message_of_production() {
+    let fixture = Fixture::new();
+    for organisation in [STAGING, STAGING, STAGING, ACME] {
+        fixture.add(organisation, 1);
+    }
+    fixture.queue.set_paused([STAGING].into());
+    let pending = fixture.queue.pending();
+    assert_eq!((pending.paused, pending.test_messages, pending.open_messages), (3, 3, 1));
+    fixture.queue.set_paused([STAGING, ACME].into());
+    let pending = fixture.queue.pending();
+    assert_eq!((pending.paused, pending.test_messages, pending.open_messages), (4, 3, 0));
+}
+
+#[test]
 fn a_paused_organisation_has_no_next_message_and_its_gate_is_not_the_pause() {
     let fixture = Fixture::new();
     let queue = &fixture.queue;
