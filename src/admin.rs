@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::alerts::Alerts;
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{self as domain_organisation};
+use crate::domain::organisation as domain_organisation;
 use crate::domain::outcome::MessageOutcome;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{DrainOrder, Snapshot, Store};
+use crate::views::is_false;
 
 pub mod alerts;
 pub mod all_nodes;
@@ -615,11 +616,6 @@ calls! {
     } -> TestSent: Node(
         "no service runs, and only a running service sends: start it and try again"
     ) => test_send::send;
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_false(is_set: &bool) -> bool {
-    !*is_set
 }
 
 /// What answers all calls.

@@ -260,8 +260,7 @@ impl<'a> Work<'a> {
             }
             // What it was about is gone.
             self.book.end(&key);
-            let delivery = Some(alert.taken());
-            self.book.change(key, AlertChange { news: None, delivery });
+            self.book.change(key, AlertChange::delivery(alert.taken()));
         }
         None
     }
@@ -297,6 +296,6 @@ impl<'a> Work<'a> {
         status.last = Some(LastAnswer { at: now, answer });
         drop(status);
         self.book.end(&key);
-        self.book.change(key, AlertChange { news: None, delivery: Some(delivery) });
+        self.book.change(key, AlertChange::delivery(delivery));
     }
 }

@@ -135,10 +135,12 @@ impl EventProcessor {
 
     /// Returns true if an event names a test organisation and is not its simulator's.
     fn is_set_aside(&self, event: &ProviderEvent, source: Source) -> bool {
+        if source == Source::Simulator {
+            return false;
+        }
         let name = event.organisation.as_deref().and_then(|text| text.parse().ok());
         let named = name.and_then(|name| self.store.organisation(&name));
-        source == Source::Provider
-            && named.is_some_and(|named| named.kind == OrganisationKind::Test)
+        named.is_some_and(|named| named.kind == OrganisationKind::Test)
     }
 
     /// Metrics of the documents that were taken in.

@@ -342,6 +342,6 @@ impl From<&EventDetail> for DetailView {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_false(is_set: &bool) -> bool {
+pub(crate) const fn is_false(is_set: &bool) -> bool {
     !*is_set
 }

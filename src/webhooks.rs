@@ -15,7 +15,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{error, warn};
 
 use crate::clock::Clock;
-use crate::domain::id::OrganisationId;
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookId, WebhookUrl};
 use crate::store::Store;
@@ -113,11 +112,6 @@ struct TestEvent<'a> {
 struct TestData {}
 
 impl Webhooks {
-    /// Kind of an organisation. One that is removed has no endpoints any more.
-    fn kind_of(&self, organisation: OrganisationId) -> OrganisationKind {
-        self.store.organisation_kind(organisation).unwrap_or(OrganisationKind::Production)
-    }
-
     /// Webhooks of the endpoints that `store` has.
     pub fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock, client: Mutex::default(), statuses: Mutex::default() }

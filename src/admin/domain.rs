@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{
-    Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name, is_false,
-};
+use crate::admin::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
@@ -17,6 +15,7 @@ use crate::ses::error::CallError;
 use crate::ses::identity::records::{Purpose, RecordPresence, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
+use crate::views::is_false;
 
 /// Who says that a domain may be sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

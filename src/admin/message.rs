@@ -13,7 +13,6 @@ use crate::domain::event::Event;
 use crate::domain::id::{KeyId, MessageId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Cancellation, Message, Status};
-use crate::domain::organisation::OrganisationKind;
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::search::{MessageFilter, SearchText};
@@ -189,9 +188,7 @@ pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesC
 impl Admin {
     fn view(&self, message: Message, live: Option<&Live>) -> OperatorsView {
         let outcome = MessageOutcome::of_message(&message, View::of(&message, live).status);
-        // Of an organisation that was removed, nothing says any more what it was.
-        let kind = self.store.organisation_kind(message.organisation);
-        let kind = kind.unwrap_or(OrganisationKind::Production);
+        let kind = self.store.shown_kind(message.organisation);
         OperatorsView {
             organisation: self.shown(message.organisation),
             from: message.from.clone(),

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::all_nodes::OnAllNodes;
 use crate::admin::{
     Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationPause,
-    OrganisationRemove, OrganisationResume, OrganisationUsage, Refusal, is_false,
-    organisation_name,
+    OrganisationRemove, OrganisationResume, OrganisationUsage, Refusal, organisation_name,
 };
 use crate::dispatch::{Cancelled, PausedMessages};
 use crate::domain::message::Cancellation;
@@ -14,6 +13,7 @@ use crate::domain::organisation as domain;
 use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
 use crate::store::Change;
+use crate::views::is_false;
 
 /// The largest limit: every sum of such numbers is one that JSON and databases know.
 const MAX_LIMIT: u64 = 1_000_000_000_000;

@@ -333,19 +333,13 @@ async fn limited(
     store: &Store,
     clock: &Clock,
 ) -> Result<Vec<(OrganisationId, Limits, Usage)>, StoreError> {
-    let organisations = store.organisations().into_iter();
-    let limits = organisations.filter(|one| !one.limits.is_none()).map(|one| (one.id, one.limits));
-    let (ids, limits): (Vec<_>, Vec<_>) = limits.unzip();
-    if ids.is_empty() {
+    let limited = store.limits();
+    if limited.is_empty() {
         return Ok(Vec::new());
     }
+    let ids: Vec<_> = limited.iter().map(|(id, _)| *id).collect();
     let usage = store.usage(&ids, clock.period_time()).await?;
-    Ok(ids
-        .into_iter()
-        .zip(limits)
-        .zip(usage)
-        .map(|((id, limits), used)| (id, limits, used))
-        .collect())
+    Ok(limited.into_iter().zip(usage).map(|((id, limits), used)| (id, limits, used)).collect())
 }
 
 /// Returns the part of a limit that is in use.
@@ -409,8 +403,7 @@ impl Snapshot {
     pub fn limit_ratios(&self) -> Vec<(OrganisationId, Period, f64)> {
         let printed = self.stored.limited.iter().take(MAX_ORGANISATIONS);
         let ratios = printed.flat_map(|(id, limits, usage)| {
-            let of = |period| Some((*id, period, ratio(usage.of(period).used, limits.of(period)?)));
-            Period::ALL.into_iter().filter_map(of)
+            usage.within(limits).map(|(period, used, limit)| (*id, period, ratio(used, limit)))
         });
         ratios.collect()
     }

@@ -9,7 +9,6 @@ use crate::admin::{
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
 };
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint, WebhookId,
@@ -205,8 +204,7 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
 
 pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
     let webhook = admin.webhook(call.id)?;
-    let kind = admin.store.organisation_kind(webhook.organisation);
-    let kind = kind.unwrap_or(OrganisationKind::Production);
+    let kind = admin.store.shown_kind(webhook.organisation);
     let answer = webhooks::test(&webhook, kind, &admin.clock).await;
     let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
     let mut body = answer.body;

@@ -93,7 +93,7 @@ impl Book {
         let waits = |(key, alert): (&AlertKey, &Alert)| match alert.delivery.next {
             NextAttempt::At(due) if due > now && !self.in_flight.contains(key) => {
                 let delivery = AlertDelivery { next: NextAttempt::At(now), ..alert.delivery };
-                Some((key.clone(), AlertChange { news: None, delivery: Some(delivery) }))
+                Some((key.clone(), AlertChange::delivery(delivery)))
             }
             _ => None,
         };
@@ -115,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::alert::{AlertEvent, News};
+    use crate::domain::alert::AlertEvent;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -132,13 +132,13 @@ mod tests {
     fn raise(second: u64) -> AlertChange {
         let at = NOON.plus(Duration::from_secs(second));
         let event = AlertEvent::Raised(condition());
-        AlertChange { news: Some(News { at, event }), delivery: None }
+        AlertChange::news(at, event)
     }
 
     fn clear(second: u64) -> AlertChange {
         let at = NOON.plus(Duration::from_secs(second));
         let event = AlertEvent::Cleared(condition());
-        AlertChange { news: Some(News { at, event }), delivery: None }
+        AlertChange::news(at, event)
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         let (found, alert) = book.begin_next(NOON, |_| true).unwrap();
         assert!(alert.holding().is_none(), "only the last state is told");
         book.end(&found);
-        book.change(found, AlertChange { news: None, delivery: Some(alert.taken()) });
+        book.change(found, AlertChange::delivery(alert.taken()));
         assert_eq!((book.alerts().count(), book.waiting()), (0, 0));
         let (_, change) = book.unstored().remove(0);
         assert_eq!(change.apply(None), None);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(book.begin_next(now, |_| true).unwrap().0, key("", "a"));
         assert_eq!(book.begin_next(now, |_| true), None, "both are under way");
         book.end(&first);
-        book.change(first.clone(), AlertChange { news: None, delivery: Some(alert.taken()) });
+        book.change(first.clone(), AlertChange::delivery(alert.taken()));
         let (again, alert) = book.begin_next(now, |_| true).unwrap();
         assert!(again == first && alert.holding().is_none());
     }
@@ -206,8 +206,7 @@ mod tests {
             book.change(key("", code), raise(0));
             let (key, alert) = book.begin_next(NOON, |_| true).unwrap();
             book.end(&key);
-            let delivery = Some(alert.failed(NOON, 0.0, None));
-            book.change(key, AlertChange { news: None, delivery });
+            book.change(key, AlertChange::delivery(alert.failed(NOON, 0.0, None)));
         }
         assert_eq!(book.begin_next(NOON, |_| true), None);
         book.hurry(NOON);

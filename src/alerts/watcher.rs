@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::alerts::book::Book;
-use crate::domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, News, ToldCondition};
+use crate::domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ToldCondition};
 use crate::domain::time::Timestamp;
 
 /// Condition that holds, as operators are to be told of it.
@@ -132,10 +132,7 @@ impl Watcher {
             };
             if has_ended {
                 let event = AlertEvent::Cleared(condition);
-                book.change(
-                    key,
-                    AlertChange { news: Some(News { at: now, event }), delivery: None },
-                );
+                book.change(key, AlertChange::news(now, event));
             }
         }
         self.missing_since.retain(|node, _| missing.contains(node));
@@ -147,9 +144,8 @@ impl Watcher {
             return;
         }
         self.is_start_told = true;
-        let news = News { at: now, event: AlertEvent::Started };
         let key = AlertKey::Start { node: self.node.clone() };
-        book.change(key, AlertChange { news: Some(news), delivery: None });
+        book.change(key, AlertChange::news(now, AlertEvent::Started));
     }
 }
 
@@ -160,8 +156,7 @@ fn raised(condition: &Observed, since: Timestamp, now: Timestamp) -> AlertChange
         advice: condition.advice.clone(),
         since,
     };
-    let news = News { at: now, event: AlertEvent::Raised(condition) };
-    AlertChange { news: Some(news), delivery: None }
+    AlertChange::news(now, AlertEvent::Raised(condition))
 }
 
 #[cfg(test)]

@@ -272,18 +272,18 @@ pub(super) fn region(given: &Given) -> Result<String, String> {
 
 /// Reads the key that has the bodies of pending messages outlive the process.
 pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
-    match (&given.value, given.variable_text()) {
-        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(KeepBodies::Yes),
-        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(KeepBodies::No),
-        _ => Err("true or false".to_owned()),
-    }
+    Ok(if flag(given)? { KeepBodies::Yes } else { KeepBodies::No })
 }
 
 /// Whether mail of test organisations is kept to be looked at.
 pub(super) fn capture(given: &Given) -> Result<Capture, String> {
+    Ok(if flag(given)? { Capture::Yes } else { Capture::No })
+}
+
+fn flag(given: &Given) -> Result<bool, String> {
     match (&given.value, given.variable_text()) {
-        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(Capture::Yes),
-        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(Capture::No),
+        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(true),
+        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(false),
         _ => Err("true or false".to_owned()),
     }
 }

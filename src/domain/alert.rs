@@ -227,6 +227,16 @@ pub struct AlertChange {
 }
 
 impl AlertChange {
+    /// Something happened.
+    pub const fn news(at: Timestamp, event: AlertEvent) -> Self {
+        Self { news: Some(News { at, event }), delivery: None }
+    }
+
+    /// The posts got on.
+    pub const fn delivery(delivery: AlertDelivery) -> Self {
+        Self { news: None, delivery: Some(delivery) }
+    }
+
     /// Adds a later change.
     pub fn merge(&mut self, later: Self) {
         self.news = later.news.or(self.news.take());
@@ -329,10 +339,10 @@ mod tests {
         let after = change.apply(Some(alert.clone())).unwrap();
         assert!(after.is_due(NOON) && after.holding().is_none());
         // The post of the older news was under way meanwhile, and comes to its end now.
-        let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+        let taken = AlertChange::delivery(alert.taken());
         let after = taken.apply(Some(after)).unwrap();
         assert!(after.is_due(later) && after.is_waiting());
-        let taken = AlertChange { news: None, delivery: Some(after.taken()) };
+        let taken = AlertChange::delivery(after.taken());
         assert_eq!(taken.apply(Some(after)), None, "nothing is left to be told");
         assert_eq!(taken.apply(None), None);
     }
@@ -340,12 +350,12 @@ mod tests {
     #[test]
     fn what_holds_stays_once_it_was_told_and_what_ended_goes_once_it_was_given_up() {
         let alert = Alert::new(raised(NOON));
-        let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+        let taken = AlertChange::delivery(alert.taken());
         let told = taken.apply(Some(alert)).unwrap();
         assert!(!told.is_due(NOON.plus(EXPIRY_NOTICE)) && !told.is_waiting());
         let mut ended = Alert::new(cleared(NOON));
         ended.delivery.attempts = MAX_ATTEMPTS - 1;
-        let given_up = AlertChange { news: None, delivery: Some(ended.failed(NOON, 0.0, None)) };
+        let given_up = AlertChange::delivery(ended.failed(NOON, 0.0, None));
         assert_eq!(given_up.apply(Some(ended)), None);
     }
 

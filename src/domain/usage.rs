@@ -15,8 +15,6 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 /// The longest wait that a client is asked for.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// The most of a limit, in percent, that counts as not yet near it.
-pub const NEAR_PERCENT: u64 = 80;
 
 worded! {
     /// Stretch of time in which recipients are counted.
@@ -175,21 +173,26 @@ impl Usage {
         }
     }
 
+    /// Returns what is used of each limit that is set: its period, the recipients and the limit.
+    pub fn within(&self, limits: &Limits) -> impl Iterator<Item = (Period, u64, u64)> {
+        let of = |period| Some((period, self.of(period).used, limits.of(period)?));
+        Period::ALL.into_iter().filter_map(of)
+    }
+
     /// Returns the limit that as many recipients more would exceed, if there is one: one that the
     /// request alone exceeds, else the one whose period ends last. The usage is that of `now`.
     pub fn exceeded(&self, limits: &Limits, recipients: u64, now: Timestamp) -> Option<Exceeded> {
         let mut exceeded: Option<Exceeded> = None;
-        for period in Period::ALL {
-            let Some(limit) = limits.of(period) else { continue };
-            let count = self.of(period);
-            if count.used.saturating_add(recipients) <= limit {
+        for (period, used, limit) in self.within(limits) {
+            // A limit may be set below what is used already. What adds nothing exceeds none.
+            if recipients == 0 || used.saturating_add(recipients) <= limit {
                 continue;
             }
-            let left = limit.saturating_sub(count.used);
+            let left = limit.saturating_sub(used);
             if recipients > limit {
                 return Some(Exceeded { period, limit, left, retry: None });
             }
-            let end = period.end(count.start);
+            let end = period.end(self.of(period).start);
             let wait = Duration::from_millis(end.unix_millis().saturating_sub(now.unix_millis()));
             // The longer period ends last.
             exceeded =
@@ -272,6 +275,7 @@ mod tests {
         let next = time("2026-11-21T12:31:00Z");
         assert_eq!((exceeded.period, exceeded.left), (Period::Minute, 1));
         assert_eq!(exceeded.retry, Some((next, Duration::from_secs(45))), "44.5 s, whole seconds");
+        assert_eq!(usage.exceeded(&Limits { per_minute: Some(1), ..limits }, 0, now), None);
         let alone = usage.exceeded(&limits, 4, now).unwrap();
         assert_eq!((alone.period, alone.retry), (Period::Minute, None));
         usage.add(1);

@@ -136,11 +136,9 @@ pub(super) async fn organisations(
 }
 
 fn limits_in_use(limits: &Limits, usage: &Usage) -> Vec<LimitInUse> {
-    let in_use = |period: Period| {
-        let limit = limits.of(period)?;
-        Some(LimitInUse { period: period.as_str(), limit, used: usage.of(period).used })
-    };
-    Period::ALL.into_iter().filter_map(in_use).collect()
+    let in_use =
+        |(period, used, limit): (Period, _, _)| LimitInUse { period: period.as_str(), limit, used };
+    usage.within(limits).map(in_use).collect()
 }
 
 /// Returns sender domains, of one organisation if a name is given, those after a place.

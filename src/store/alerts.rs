@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, News, expiry_notice_at};
+use crate::domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, expiry_notice_at};
 use crate::domain::organisation::ApiKeyEntry;
 use crate::domain::time::Timestamp;
 use crate::store::record::alerts::{
@@ -24,9 +24,8 @@ impl Store {
 
     /// Returns all alerts. One that cannot be read is left out, and written anew if it is raised again.
     pub async fn alerts(&self) -> Result<Vec<(AlertKey, Alert)>, StoreError> {
-        let range = KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() };
         // As many as there can be: several nodes may each add the last one at the same time.
-        let rows = self.rows(Table::Alerts, range, 2 * MAX_ALERTS).await?;
+        let rows = self.rows(Table::Alerts, all_alerts(), 2 * MAX_ALERTS).await?;
         let found = rows.into_iter().filter_map(|(key, row)| {
             let id = format!("{:?}", String::from_utf8_lossy(key.bytes()));
             let read = decode_alert_key(key.bytes()).and_then(|key| Ok((key, decode_alert(&row)?)));
@@ -74,6 +73,10 @@ impl AlertingState {
     }
 }
 
+fn all_alerts() -> KeyRange {
+    KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() }
+}
+
 /// About how many times a row of usual size an alert is.
 const ROWS_OF_A_CHANGE: usize = 4;
 
@@ -87,10 +90,7 @@ pub(super) fn put_news(
 ) -> Result<(), Stop> {
     match alerting {
         Alerting::Off => Ok(()),
-        Alerting::On => {
-            let news = Some(News { at, event });
-            change(rows, key, &AlertChange { news, delivery: None }, &mut Room::default())
-        }
+        Alerting::On => change(rows, key, &AlertChange::news(at, event), &mut Room::default()),
     }
 }
 
@@ -131,8 +131,7 @@ impl Room {
         let left = if let Some(left) = self.0 {
             left
         } else {
-            let range = KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() };
-            MAX_ALERTS - rows.range(Table::Alerts, &range, MAX_ALERTS)?.len()
+            MAX_ALERTS - rows.range(Table::Alerts, &all_alerts(), MAX_ALERTS)?.len()
         };
         self.0 = Some(left.saturating_sub(1));
         Ok(left > 0)

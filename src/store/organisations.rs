@@ -1,7 +1,9 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
 use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{Organisation, OrganisationKind, OrganisationName, Pause};
+use crate::domain::organisation::{
+    Limits, Organisation, OrganisationKind, OrganisationName, Pause,
+};
 use crate::store::directory::OrganisationIndex;
 use crate::store::record::directory::{decode_api_key, decode_organisation, encode_organisation};
 use crate::store::record::webhooks::decode_webhook;
@@ -77,9 +79,22 @@ impl Store {
         index.organisations.iter().filter_map(|one| Some((one.id, one.pause?))).collect()
     }
 
+    /// The organisations that have limits.
+    pub fn limits(&self) -> Vec<(OrganisationId, Limits)> {
+        let index = self.directory().load();
+        let limited = index.organisations.iter().filter(|one| !one.limits.is_none());
+        limited.map(|one| (one.id, one.limits)).collect()
+    }
+
     /// The organisation with this number.
     pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
         self.directory().load().organisation(id).cloned()
+    }
+
+    /// Kind by which what is left of an organisation is shown. Of one that was removed nothing says any
+    /// more what it was: it counts as one of production.
+    pub fn shown_kind(&self, id: OrganisationId) -> OrganisationKind {
+        self.organisation_kind(id).unwrap_or(OrganisationKind::Production)
     }
 
     /// Kind of the organisation with this number; `None` if it is not there, or not any more.

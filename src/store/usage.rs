@@ -35,13 +35,14 @@ impl Store {
         &self,
         organisation: OrganisationId,
         recipients: u64,
-        now: Timestamp,
+        now: impl FnOnce() -> Timestamp,
     ) -> Option<Exceeded> {
         let directory = self.directory().load();
         let limits = &directory.organisation(organisation)?.limits;
         if limits.is_none() {
             return None;
         }
+        let now = now();
         self.memory().usage.of(organisation).at(now).exceeded(limits, recipients, now)
     }
 

@@ -374,7 +374,7 @@ impl Endpoint {
             return Ok(());
         }
         let Webhook { organisation, types, .. } = *self.webhook;
-        let kind = self.webhooks.kind_of(organisation);
+        let kind = self.webhooks.store.shown_kind(organisation);
         let now = self.webhooks.clock.window_time();
         let page = self.store().feed(organisation, self.read_to, types, wanted, now).await?;
         self.read_to = page.next;
@@ -452,7 +452,8 @@ impl Endpoint {
         self.further += 1;
         let (call, store) = (self.call(), self.store().clone());
         let (organisation, position) = (self.webhook.organisation, waiting.delivery.position);
-        let (kind, now) = (self.webhooks.kind_of(organisation), self.webhooks.clock.window_time());
+        let (kind, now) =
+            (self.webhooks.store.shown_kind(organisation), self.webhooks.clock.window_time());
         self.attempts.spawn(async move {
             match store.feed_entry(organisation, position, now).await {
                 Ok(Some(entry)) => {

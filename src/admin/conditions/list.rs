@@ -16,7 +16,6 @@ use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::usage::Period;
 use crate::domain::webhook::{PausedBy, WebhookState};
 use crate::error_chain::without_full_stop;
 use crate::http::tls::CertificateFault;
@@ -709,16 +708,13 @@ fn fill(s: &Snapshot) -> Fill {
 /// Tells of limits of organisations of which this part is used.
 fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
     for (id, limits, usage) in &s.stored.limited {
-        for period in Period::ALL {
-            let (used, limit) = (usage.of(period).used, limits.of(period));
-            if let Some(limit) = limit.filter(|limit| is_told(ratio(used, *limit))) {
-                let (name, period) = (s.name(*id), period.as_str());
-                found.names(
-                    format!("{name} has used {used} of the {limit} recipients that it may have in a {period}"),
-                    "NAME",
-                    &name,
-                );
-            }
+        let told = usage.within(limits).filter(|(_, used, limit)| is_told(ratio(*used, *limit)));
+        for (period, used, limit) in told {
+            let (name, period) = (s.name(*id), period.as_str());
+            let message = format!(
+                "{name} has used {used} of the {limit} recipients that it may have in a {period}"
+            );
+            found.names(message, "NAME", &name);
         }
     }
 }

@@ -27,10 +27,6 @@ fn condition() -> ToldCondition {
     }
 }
 
-fn news(at: Timestamp, event: AlertEvent) -> AlertChange {
-    AlertChange { news: Some(News { at, event }), delivery: None }
-}
-
 async fn only(store: &Store) -> Alert {
     let mut alerts = store.alerts().await.unwrap();
     assert_eq!(alerts.len(), 1, "{alerts:?}");
@@ -41,23 +37,23 @@ async fn only(store: &Store) -> Alert {
 async fn an_alert_is_kept_until_it_is_cleared_and_told_of() {
     let directory = tempfile::tempdir().unwrap();
     let store = in_directory(&directory, START).await;
-    let raised = news(START, AlertEvent::Raised(condition()));
+    let raised = AlertChange::news(START, AlertEvent::Raised(condition()));
     store.change_alerts(vec![(key("commits_slow"), raised)]).await.unwrap();
     let alert = only(&store).await;
     assert!(alert.is_due(START));
-    let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+    let taken = AlertChange::delivery(alert.taken());
     store.change_alerts(vec![(key("commits_slow"), taken.clone())]).await.unwrap();
     drop(store);
     let store = in_directory(&directory, START).await;
     let told = only(&store).await;
     assert_eq!(told, Alert { delivery: alert.taken(), ..alert });
     // The node that posts writes late what became of the news before.
-    let cleared = news(START.plus(MILLISECOND), AlertEvent::Cleared(condition()));
+    let cleared = AlertChange::news(START.plus(MILLISECOND), AlertEvent::Cleared(condition()));
     store.change_alerts(vec![(key("commits_slow"), cleared)]).await.unwrap();
     store.change_alerts(vec![(key("commits_slow"), taken)]).await.unwrap();
     let alert = only(&store).await;
     assert!(alert.is_waiting() && alert.holding().is_none());
-    let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+    let taken = AlertChange::delivery(alert.taken());
     store.change_alerts(vec![(key("commits_slow"), taken.clone())]).await.unwrap();
     assert_eq!(store.alerts().await.unwrap(), []);
     store.change_alerts(vec![(key("commits_slow"), taken)]).await.unwrap();
@@ -69,12 +65,12 @@ async fn there_are_at_most_so_many_alerts() {
     let directory = tempfile::tempdir().unwrap();
     let store = in_directory(&directory, START).await;
     let raised = |number: usize| {
-        (key(&format!("code_{number}")), news(START, AlertEvent::Raised(condition())))
+        (key(&format!("code_{number}")), AlertChange::news(START, AlertEvent::Raised(condition())))
     };
     store.change_alerts((0..MAX_ALERTS).map(raised).collect()).await.unwrap();
     store.change_alerts(vec![raised(MAX_ALERTS)]).await.unwrap();
     assert_eq!(store.alerts().await.unwrap().len(), MAX_ALERTS);
-    let cleared = news(START.plus(MILLISECOND), AlertEvent::Cleared(condition()));
+    let cleared = AlertChange::news(START.plus(MILLISECOND), AlertEvent::Cleared(condition()));
     store.change_alerts(vec![(key("code_7"), cleared)]).await.unwrap();
     let alerts = store.alerts().await.unwrap();
     assert_eq!(alerts.iter().filter(|(_, alert)| alert.holding().is_none()).count(), 1);
@@ -136,7 +132,7 @@ async fn operators_are_told_of_a_keys_end_once_a_week_before() {
         for (key, alert) in store.alerts().await.unwrap() {
             let AlertKey::KeyExpiry(KeyId(id)) = key else { panic!("{key:?}") };
             found.push(id);
-            let taken = AlertChange { news: None, delivery: Some(alert.taken()) };
+            let taken = AlertChange::delivery(alert.taken());
             store.change_alerts(vec![(key, taken)]).await.unwrap();
         }
         assert_eq!(change == Change::Made, !found.is_empty());

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
@@ -15,14 +14,15 @@ use uuid::Uuid;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::domain::time::Timestamp;
 use crate::domain::usage::Exceeded;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
 use crate::store::interface::KeyClaim;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::replays::digest;
 use crate::store::postgres::session::{Ran, Session};
+use crate::store::postgres::tables::bigint;
 use crate::store::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
 use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
@@ -379,7 +379,7 @@ impl<'a> Parameters<'a> {
             parameters.times.push(millis(message.created_at));
             let is_replay = replays.contains(&message.id);
             let recipients = if is_replay { 0 } else { message.recipients };
-            parameters.recipients.push(i64::try_from(recipients).unwrap_or(i64::MAX));
+            parameters.recipients.push(bigint(recipients));
         }
         parameters
     }
@@ -473,16 +473,4 @@ async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found 
         }
         sleep(Duration::from_millis(200)).await;
     }
-}
-
-/// Digest of a key: client's keys and those of submissions are apart.
-pub(super) fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
-    let origin: &[u8] = match key.origin() {
-        KeyOrigin::Client => b"client:",
-        KeyOrigin::Submission => b"submission:",
-    };
-    let mut digest = Sha256::new();
-    digest.update(origin);
-    digest.update(key.as_str());
-    digest.finalize().to_vec()
 }

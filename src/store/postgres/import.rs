@@ -4,9 +4,9 @@ use tokio::sync::mpsc;
 
 use crate::store::StoreOwner;
 use crate::store::cluster::FIRST_WITH_RIGHTS;
-use crate::store::postgres::accept::digest;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::replays::digest;
 use crate::store::postgres::rows::put_key_use;
 use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::tables::{Known, Query, bigint, ids, put, set_counter};

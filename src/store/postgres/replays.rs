@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::Row;
@@ -11,8 +12,8 @@ use tokio_postgres::types::ToSql;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::request::IdempotencyKey;
-use crate::store::postgres::accept::digest;
+use crate::domain::request::{IdempotencyKey, KeyOrigin};
+use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Session, Transaction};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
@@ -38,7 +39,7 @@ pub(super) struct Request {
 
 /// Keys, each with its organisation and the instant after which it must have been used.
 #[derive(Default)]
-struct Keys {
+pub(super) struct Keys {
     organisations: Vec<i32>,
     digests: Vec<Vec<u8>>,
     live_after: Vec<i64>,
@@ -114,9 +115,7 @@ pub(super) async fn work(
             Ok(rows) => {
                 let mut found = vec![None; keys.digests.len()];
                 for row in rows {
-                    // Places are counted from 1.
-                    let place = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
-                    found[place] = Some(message_id(row.get(1)));
+                    found[place(&row)] = Some(message_id(row.get(1)));
                 }
                 let mut found = found.into_iter();
                 for (count, reply) in replies {
@@ -141,7 +140,24 @@ async fn confirmed(writer: &Arc<Mutex<Session>>, keys: &Keys) -> Result<Vec<Row>
     reading.commit(rows).await
 }
 
+/// Returns the places of those keys that have made a message.
+pub(super) async fn live(connection: &Connection, keys: &Keys) -> Result<Vec<usize>, QueryError> {
+    let rows = connection.query(FIND, &keys.parameters()).await?;
+    Ok(rows.iter().map(place).collect())
+}
+
+/// Returns the place of a key that was found. The server counts from 1.
+fn place(row: &Row) -> usize {
+    usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX)
+}
+
 impl Keys {
+    pub(super) fn add(&mut self, organisation: i32, digest: Vec<u8>, live_after: i64) {
+        self.organisations.push(organisation);
+        self.digests.push(digest);
+        self.live_after.push(live_after);
+    }
+
     fn append(&mut self, more: Self) {
         self.organisations.extend(more.organisations);
         self.digests.extend(more.digests);
@@ -151,4 +167,16 @@ impl Keys {
     fn parameters(&self) -> [&(dyn ToSql + Sync); 3] {
         [&self.organisations, &self.digests, &self.live_after]
     }
+}
+
+/// Digest of a key: client's keys and those of submissions are apart.
+pub(super) fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
+    let origin: &[u8] = match key.origin() {
+        KeyOrigin::Client => b"client:",
+        KeyOrigin::Submission => b"submission:",
+    };
+    let mut digest = Sha256::new();
+    digest.update(origin);
+    digest.update(key.as_str());
+    digest.finalize().to_vec()
 }

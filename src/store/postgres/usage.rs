@@ -14,10 +14,9 @@ use crate::store::StoreError;
 use crate::store::directory::OrganisationIndex;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::replays::{self, Keys};
 use crate::store::postgres::tables::{Parameter, Query, bigint};
-use crate::store::postgres::{
-    PostgresStore, Shared, message_id, millis, number, timestamp, uuid_of,
-};
+use crate::store::postgres::{PostgresStore, Shared, millis, number, timestamp};
 
 /// A limit applies only to a row that is there: two first acceptances of a month could both be within
 /// it.
@@ -32,18 +31,19 @@ const OF_MONTH: &str = "
 SELECT organisation, sum(month_used)::bigint FROM usage
 WHERE month = $1 GROUP BY organisation HAVING sum(month_used) > 0";
 
-/// Beginnings of the month, the day, the hour and the minute that an instant is in, as statements take
-/// them.
+/// Periods in the order in which rows and statements have them.
+const PERIODS: [Period; 4] = [Period::Month, Period::Day, Period::Hour, Period::Minute];
+
+/// Beginnings of the [`PERIODS`] that an instant is in, as statements take them.
 pub(super) fn periods(at: Timestamp) -> Vec<i64> {
-    let periods = [Period::Month, Period::Day, Period::Hour, Period::Minute];
-    periods.map(|period| millis(period.start(at))).to_vec()
+    PERIODS.map(|period| millis(period.start(at))).to_vec()
 }
 
 /// Limits of the organisations that have any, as arrays of one length.
 #[derive(Debug, Default)]
 pub(super) struct LimitArrays {
     pub(super) organisations: Vec<i32>,
-    /// By month, day, hour and minute, as [`periods`].
+    /// By the [`PERIODS`].
     pub(super) limits: [Vec<Option<i64>>; 4],
 }
 
@@ -55,11 +55,9 @@ impl LimitArrays {
     ) -> Self {
         let mut arrays = Self::default();
         for (organisation, limits) in limited(organisations, directory) {
-            let Limits { per_minute, per_hour, per_day, per_month } = limits;
             arrays.organisations.push(number(organisation));
-            let all = [per_month, per_day, per_hour, per_minute];
-            for (array, limit) in arrays.limits.iter_mut().zip(all) {
-                array.push(limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)));
+            for (array, period) in arrays.limits.iter_mut().zip(PERIODS) {
+                array.push(limits.of(period).map(bigint));
             }
         }
         arrays
@@ -121,7 +119,7 @@ pub(super) async fn judge(
     let usage = read(&connection, &organisations, now).await?;
     let mut usage: BTreeMap<_, _> = organisations.iter().copied().zip(usage).collect();
     shared.memory.usage.replace(usage.iter().map(|(organisation, usage)| (*organisation, *usage)));
-    let replays = replays(&connection, &asked, &limits).await?;
+    let replays = replayed(&connection, &asked, &limits).await?;
     // Of two with one key, the second is a replay of the first.
     let mut kept = HashSet::new();
     let judge = |Asked { organisation, messages }: Asked| {
@@ -136,7 +134,7 @@ pub(super) async fn judge(
         }
         let known = usage.entry(organisation).or_default();
         let used = known.at(now);
-        if let Some(exceeded) = used.exceeded(limit, recipients, now).filter(|_| recipients > 0) {
+        if let Some(exceeded) = used.exceeded(limit, recipients, now) {
             return Some(exceeded);
         }
         *known = used;
@@ -149,29 +147,21 @@ pub(super) async fn judge(
 }
 
 /// Returns the messages of limited organisations whose keys have made another message, which is live.
-async fn replays(
+async fn replayed(
     connection: &Connection,
     asked: &[Asked],
     limits: &BTreeMap<OrganisationId, Limits>,
 ) -> Result<HashSet<MessageId>, QueryError> {
-    const LIVE: &str = "
-        SELECT asked.id FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::bigint[])
-            AS asked (id, organisation, key, live_after)
-        JOIN idempotency AS known USING (organisation, key)
-        WHERE known.created_at > asked.live_after";
-    let (mut ids, mut organisations) = (Vec::new(), Vec::new());
-    let (mut keys, mut after) = (Vec::new(), Vec::new());
+    let (mut ids, mut keys) = (Vec::new(), Keys::default());
     for Asked { organisation, messages } in asked {
         let keyed = messages.iter().filter_map(|message| Some((message.id, message.key.as_ref()?)));
         for (id, (key, live_after)) in keyed.filter(|_| limits.contains_key(organisation)) {
-            ids.push(uuid_of(id));
-            organisations.push(number(*organisation));
-            keys.push(key.as_slice());
-            after.push(*live_after);
+            ids.push(id);
+            keys.add(number(*organisation), key.clone(), *live_after);
         }
     }
-    let rows = connection.query(LIVE, &[&ids, &organisations, &keys, &after]).await?;
-    Ok(rows.iter().map(|row| message_id(row.get(0))).collect())
+    let live = replays::live(connection, &keys).await?;
+    Ok(live.into_iter().map(|place| ids[place]).collect())
 }
 
 /// Returns the usage of each of these organisations in the periods that `now` is in.
@@ -202,7 +192,7 @@ pub(super) fn put_usage(usage: &[(OrganisationId, Usage)]) -> Query {
                 minute_used)";
     let organisations: Vec<i32> = usage.iter().map(|(of, _)| number(*of)).collect();
     let mut parameters: Vec<Parameter> = vec![Box::new(organisations)];
-    for period in [Period::Month, Period::Day, Period::Hour, Period::Minute] {
+    for period in PERIODS {
         let counts = || usage.iter().map(|(_, usage)| usage.of(period));
         parameters.push(Box::new(counts().map(|count| millis(count.start)).collect::<Vec<_>>()));
         parameters.push(Box::new(counts().map(|count| bigint(count.used)).collect::<Vec<_>>()));

@@ -71,16 +71,15 @@ impl Batch<'_> {
         now: Timestamp,
     ) -> Result<(), Exceeded> {
         let memory = &self.shared.memory;
-        let usage = self.effects.usage.entry(organisation);
-        let usage = usage.or_insert_with(|| memory.usage.of(organisation));
-        let mut used = usage.at(now);
+        let before = self.effects.usage.get(&organisation).copied();
+        let mut used = before.unwrap_or_else(|| memory.usage.of(organisation)).at(now);
         let directory = memory.directory.load();
         let limits = directory.organisation(organisation).map(|known| &known.limits);
         if let Some(exceeded) = limits.and_then(|limits| used.exceeded(limits, recipients, now)) {
             return Err(exceeded);
         }
         used.add(recipients);
-        *usage = used;
+        self.effects.usage.insert(organisation, used);
         Ok(())
     }
 }
