@@ -26,6 +26,7 @@ mod cluster;
 mod commit;
 mod fill;
 mod journal;
+mod limits;
 mod load;
 #[path = "../message.rs"]
 mod message;
@@ -78,6 +79,8 @@ struct Options {
 enum Part {
     /// The accept path at 1, 16, 64 and 256 connections.
     Accept,
+    /// Acceptance with limits of 1,000 organisations, and without.
+    Limits,
     /// Acceptance over SMTP, beside HTTP.
     Smtp,
     /// `GET /emails/{id}`.
@@ -135,6 +138,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
         println!("{part:?}");
         match part {
             Part::Accept => accept::accept(&scale, &mut report)?,
+            Part::Limits => limits::limits(&scale, &mut report)?,
             Part::Smtp => submission::submission(&scale, options.postfix, &mut report)?,
             Part::Read => accept::read(&scale, &mut report)?,
             Part::Sending => sending::sending(&scale, &mut report)?,

@@ -251,7 +251,7 @@ pub(crate) fn sasl_plain() -> String {
 }
 
 fn api_key(organisation: usize) -> String {
-    format!("pb_benchbenchbenchbenchbenchbenchbenchbenchbe{organisation}")
+    format!("pb_benchbenchbenchbenchbenchbenchbenchbenc{organisation:04}")
 }
 
 /// The name of an organisation that the load comes from.
@@ -295,7 +295,11 @@ pub(crate) async fn set_up(store: &Store) -> anyhow::Result<Organisation> {
     Ok(first)
 }
 
-async fn set_up_organisation(store: &Store, number: usize) -> anyhow::Result<Organisation> {
+/// Adds an organisation with its key and its domain.
+pub(crate) async fn set_up_organisation(
+    store: &Store,
+    number: usize,
+) -> anyhow::Result<Organisation> {
     let name = organisation_name(number).parse()?;
     let organisation = store.add_organisation(name).await?.context("a new name")?;
     let key = ApiKey::parse(&api_key(number))?;

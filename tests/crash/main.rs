@@ -20,13 +20,10 @@ mod torture;
 mod versions;
 mod webhooks;
 
+use kit::number;
 use torture::{Keeper, Torture};
 
 const ROUNDS: u64 = if cfg!(feature = "long") { 200 } else { 8 };
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_whenever_the_process_is_killed() {

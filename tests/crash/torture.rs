@@ -206,7 +206,7 @@ impl Torture {
         let log = process.log();
         assert!(!log.contains("panicked") && !log.contains("damaged"), "{log}");
         drop(process);
-        self.history.write(&Event::Killed { at: self.history.now() });
+        self.history.write_kill();
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {

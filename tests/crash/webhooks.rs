@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{History, PATIENCE, Receiver, Reply, http_client};
+use crate::kit::{History, PATIENCE, Receiver, Reply, http_client, number};
 use crate::ledger::Ledger;
 use crate::site::{faulty_site, listening, run, spawn};
 
@@ -37,7 +37,7 @@ async fn feed(api: &Api) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_delivery_is_lost_whenever_the_process_is_killed() {
-    let seed = crate::number("SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
     println!("SEED={seed}");
     let site = faulty_site(seed).await;
@@ -63,7 +63,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
         let clients = api.load(round, seed, &ledger);
         sleep(Duration::from_millis(random.u64(100..1_200))).await;
         let log = process.kill();
-        history.write(&Event::Killed { at: history.now() });
+        history.write_kill();
         assert!(!log.contains("panicked"), "{log}");
         clients.join_all().await;
     }

@@ -9,13 +9,12 @@ use std::process::Command;
 use pillarbox::simulator::Options;
 use serde_json::Value;
 
-use crate::kit::{Site, SmtpClient, accepted_id};
+use crate::kit::{Site, SmtpClient, accepted_id, number};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 8_000 } else { 400 };
 
 #[tokio::test]
 async fn python_and_the_record_read_the_same_names_and_subjects() {
-    let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let messages = number("CHARSET_MESSAGES").unwrap_or(MESSAGES);
     println!("SEED={seed} CHARSET_MESSAGES={messages}");

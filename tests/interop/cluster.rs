@@ -376,7 +376,7 @@ async fn supervise(nodes: Arc<Nodes>) {
             let (status, log) = server.process.wait();
             if status.signal() == Some(SIGKILL) {
                 nodes.killed.fetch_add(1, Ordering::SeqCst);
-                nodes.told.write(&Event::Killed { at: nodes.told.now() });
+                nodes.told.write_kill();
             } else {
                 assert_eq!(status.code(), Some(FENCED), "{log}");
                 nodes.fenced.fetch_add(1, Ordering::SeqCst);

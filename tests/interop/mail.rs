@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
-use crate::kit::{PATIENCE, Site, SmtpClient, accepted_id};
+use crate::kit::{PATIENCE, Site, SmtpClient, accepted_id, number};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
 /// How many messages are posted before it is waited for the provider to have them all.
@@ -191,7 +191,6 @@ async fn take(
 
 #[tokio::test]
 async fn python_reads_every_address_and_header_that_was_posted() {
-    let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let messages = number("MAIL_MESSAGES").unwrap_or(MESSAGES);
     println!("SEED={seed} MAIL_MESSAGES={messages}");

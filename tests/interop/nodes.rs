@@ -19,9 +19,9 @@ use crate::{Program, set_clock};
 /// After so long without a message to the provider, all have been sent.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// Two nodes on a database of their own, with one provider.
-pub(crate) struct Nodes {
-    pub(crate) sites: [Site; 2],
+/// Nodes on a database of their own, with one provider.
+pub(crate) struct Nodes<const COUNT: usize = 2> {
+    pub(crate) sites: [Site; COUNT],
 }
 
 /// Configuration of a node.
@@ -83,17 +83,27 @@ impl Drop for Standby {
 impl Nodes {
     /// Two nodes, and the first of them as it runs.
     pub(crate) async fn new(database: &str) -> (Self, Server) {
+        Self::of(database).await
+    }
+}
+
+impl<const COUNT: usize> Nodes<COUNT> {
+    /// Nodes, and the first of them as it runs.
+    pub(crate) async fn of(database: &str) -> (Self, Server) {
         psql("postgres", &format!("CREATE DATABASE {database}"));
         let mut one = Site::empty(&configuration("a", database), Options::default()).await;
-        let two = Site::empty("", Options::default()).await;
         let endpoint = format!("endpoint = \"{}\"\n", one.simulator.endpoint());
-        two.configure(&configuration("b", database), &endpoint);
         let first = one.start();
         one.key = one.add_organisation("acme", "example.com");
         let key = one.key.clone();
-        let nodes = Self { sites: [one, two] };
-        let first = Server { key, ..first };
-        (nodes, first)
+        let mut sites = vec![one];
+        for name in ('b'..='z').take(COUNT - 1) {
+            let site = Site::empty("", Options::default()).await;
+            site.configure(&configuration(&name.to_string(), database), &endpoint);
+            sites.push(site);
+        }
+        let nodes = Self { sites: sites.try_into().ok().expect("one for each") };
+        (nodes, Server { key, ..first })
     }
 
     pub(crate) fn start(&self, number: usize) -> Server {

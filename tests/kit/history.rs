@@ -14,7 +14,7 @@ use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use pillarbox::simulator::Simulator;
 use pillarbox_judge::Summary;
 use pillarbox_judge::history::{
-    Accepted, Answers, Entry, Event, OnUnknown, Page, Post, Read, Refusal, Run,
+    Accepted, Answers, Entry, Event, Limited, OnUnknown, Page, Post, Read, Refusal, Run,
 };
 use serde_json::Value;
 use tokio::time::sleep;
@@ -112,6 +112,17 @@ impl History {
             id: answer.and_then(|(_, id)| id.map(str::to_owned)),
             replayed: false,
         }));
+    }
+
+    /// Writes down that the operator begins to limit the organisation to so many messages in all.
+    pub(crate) fn write_limit(&self, most: u64) {
+        let organisation = ORGANISATION.to_owned();
+        self.write(&Event::Limited(Limited { began: self.now(), organisation, most }));
+    }
+
+    /// Writes down that a process was killed.
+    pub(crate) fn write_kill(&self) {
+        self.write(&Event::Killed { at: self.now() });
     }
 
     /// Writes down a record that was read.

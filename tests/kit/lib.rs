@@ -37,6 +37,11 @@ pub(crate) use smtp::{SmtpClient, accepted_id, auth_plain, codes};
 /// Time that anything may take that happens by itself.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
+/// A number of the environment, such as the rounds of a run or the seed of its choices.
+pub(crate) fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
 /// Starts a simulator on a free port.
 pub(crate) async fn start_simulator(options: Options) -> Simulator {
     install_crypto();

@@ -66,6 +66,7 @@ fn feeds(history: &[Event]) -> BTreeMap<&str, Feed<'_>> {
             | Event::Provider(_)
             | Event::Suppressed(_)
             | Event::Cancelled(_)
+            | Event::Limited(_)
             | Event::Killed { .. } => {}
         }
     }

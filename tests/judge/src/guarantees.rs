@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Accepted, Answers, Event, OnUnknown, Post, Read, Refusal, Run};
+use crate::history::{Accepted, Answers, Event, Limited, OnUnknown, Post, Read, Refusal, Run};
 use crate::{Contradiction, Summary, contradiction};
 
 /// The window of an idempotency key: 24 hours, in microseconds.
@@ -55,6 +55,7 @@ impl<'a> Case<'a> {
                 | Event::Feed(_)
                 | Event::Webhook(_)
                 | Event::Suppressed(_)
+                | Event::Limited(_)
                 | Event::Cancelled(_) => {}
             }
         }
@@ -86,7 +87,8 @@ impl<'a> Case<'a> {
         self.nothing_is_sent_twice()?;
         self.what_was_refused_is_not_sent()?;
         self.what_is_suppressed_is_not_sent()?;
-        self.what_is_cancelled_is_not_sent()
+        self.what_is_cancelled_is_not_sent()?;
+        self.no_limit_is_exceeded()
     }
 
     fn each_answer_has_an_id(&self) -> Verdict {
@@ -306,6 +308,43 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
+    /// Counts messages that a client or the provider knows: those whose answers were there before the
+    /// limit was changed, and at the end all.
+    fn no_limit_is_exceeded(&self) -> Verdict {
+        let mut limits: BTreeMap<&str, Vec<&Limited>> = BTreeMap::new();
+        for event in self.events {
+            if let Event::Limited(one) = event {
+                limits.entry(&one.organisation).or_default().push(one);
+            }
+        }
+        for (organisation, mut limits) in limits {
+            limits.sort_by_key(|limit| limit.began);
+            for (index, limit) in limits.iter().enumerate() {
+                let next = limits.get(index + 1).map_or(u64::MAX, |next| next.began);
+                let known = self.known_before(organisation, next);
+                if known as u64 > limit.most {
+                    let is_limit = |event: &&Event| matches!(event, Event::Limited(_));
+                    return Err(contradiction(
+                        "No more messages are accepted than the organisation's limit says.",
+                        format!("{known} messages of {organisation}, and at most {}", limit.most),
+                        self.events.iter().filter(is_limit),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many messages of an organisation were accepted before a time, for all that is known.
+    fn known_before(&self, organisation: &str, time: u64) -> usize {
+        let posts = self.posts.iter().filter(|post| post.ended < time);
+        let posts = posts.filter(|post| post.organisation == organisation);
+        let sent = self.accepted.values().flatten().filter(|one| one.at < time);
+        let sent = sent.filter(|one| one.organisation == organisation);
+        let ids = posts.filter_map(|post| post.id.as_deref()).chain(sent.map(|one| &*one.id));
+        ids.collect::<BTreeSet<_>>().len()
+    }
+
     fn told_by_posts(
         &self,
         guarantee: &'static str,
@@ -326,7 +365,7 @@ impl<'a> Case<'a> {
             Event::Feed(page) => page.entries.iter().any(|entry| entry.message == id),
             Event::Webhook(delivery) => delivery.entry.message == id,
             Event::Killed { .. } => true,
-            Event::Run(_) | Event::Suppressed(_) => false,
+            Event::Run(_) | Event::Suppressed(_) | Event::Limited(_) => false,
         };
         contradiction(guarantee, found, self.events.iter().filter(is_about))
     }

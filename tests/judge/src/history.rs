@@ -25,6 +25,8 @@ pub enum Event {
     Suppressed(Suppressed),
     /// An operator or a client was told that a message is cancelled.
     Cancelled(Cancelled),
+    /// An operator limited an organisation.
+    Limited(Limited),
     /// A process was killed.
     Killed {
         /// When.
@@ -201,4 +203,17 @@ pub struct Cancelled {
     pub ended: u64,
     /// The message, of which no call was under way.
     pub id: String,
+}
+
+/// A limit of all messages that an organisation may have had accepted since the history began. Until
+/// there is one, nothing limits it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Limited {
+    /// When the operator's command began. The limit before it may hold for a while longer.
+    pub began: u64,
+    /// The organisation.
+    pub organisation: String,
+    /// The most messages.
+    pub most: u64,
 }

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
 use pillarbox_judge::history::{
-    Accepted, Answers, Cancelled, Entry, Event, OnUnknown, Post, Read, Refusal, Run, Suppressed,
+    Accepted, Answers, Cancelled, Entry, Event, Limited, OnUnknown, Post, Read, Refusal, Run,
+    Suppressed,
 };
 use pillarbox_judge::{judge, read};
 
@@ -603,4 +604,29 @@ fn an_entry_that_one_of_two_receivers_missed_is_found() {
     right(|history| other(history, 0));
     let guarantee = broken(|history| other(history, 1));
     assert_eq!(guarantee, "A webhook's receiver gets each entry.");
+}
+
+#[test]
+fn a_message_beyond_a_limit_is_found() {
+    let limited =
+        |began, most| Event::Limited(Limited { began, organisation: "acme".to_owned(), most });
+    let all = |history: &[Event]| {
+        let ids = history.iter().filter_map(|event| match event {
+            Event::Post(post) => post.id.clone(),
+            Event::Provider(one) => Some(one.id.clone()),
+            _ => None,
+        });
+        ids.collect::<std::collections::BTreeSet<_>>().len() as u64
+    };
+    const GUARANTEE: &str = "No more messages are accepted than the organisation's limit says.";
+    right(|history| history.push(limited(0, all(history))));
+    let guarantee = broken(|history| history.push(limited(0, all(history) - 1)));
+    assert_eq!(guarantee, GUARANTEE);
+    // The limit was raised in time, and too late.
+    right(|history| history.extend([limited(0, 0), limited(1, all(history))]));
+    let guarantee = broken(|history| {
+        let first = first_made(history);
+        history.extend([limited(0, 0), limited(first.ended + 1, all(history))]);
+    });
+    assert_eq!(guarantee, GUARANTEE);
 }
