@@ -47,7 +47,6 @@ const DOMAIN: &str = "example.com";
 const SOCKET: &str = "admin.sock";
 /// The port where applications submit over SMTP, if nothing else is said.
 const SMTP_PORT: u16 = 8587;
-/// Clients of HTTP and of SMTP.
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's configuration set, and what it publishes: all that `aws setup` asks for.
