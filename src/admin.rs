@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::organisation as domain_organisation;
 use crate::domain::outcome::MessageOutcome;
+use crate::domain::terms::Priority;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
@@ -266,10 +267,19 @@ calls! {
         #[arg(long = "domain", value_name = "DOMAIN")]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         domains: Vec<String>,
+        /// Priority of messages that name none themselves; normal if not given.
+        #[arg(long, value_name = "PRIORITY", value_parser = PossibleValuesParser::new(Priority::ALL.map(Priority::as_str)))]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<String>,
+        /// Time after which messages expire that name none themselves: 1m to 7d. They are sent for as
+        /// long as sending.retry_for says if not given.
+        #[arg(long, value_name = "DURATION")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message_expires_in: Option<String>,
     } -> KeyAdded: File => key::add;
 
-    /// Replace an API key: create one with the same label, scopes, domains and lifetime, and print it.
-    /// The old key goes on working for the overlap.
+    /// Replace an API key: create one with the same label, scopes, domains, defaults and lifetime, and
+    /// print it. The old key goes on working for the overlap.
     "key-rotate" KeyRotate {
         /// Number of the key, from the list.
         id: u32,

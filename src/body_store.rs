@@ -160,6 +160,7 @@ pub struct BodyStore(Arc<Arena>);
 
 struct Arena {
     file: File,
+    owner: ArenaOwner,
     seed: Seed,
     /// True while this process alone decides which bodies are there. If it is false, what is dropped
     /// stays in the memory: an earlier or later process has it as well.
@@ -197,7 +198,7 @@ impl BodyStore {
         let head = ArenaHead { owner, seed: Seed(seed) };
         let file = File::from(new_memory()?);
         file.write_all_at(&head.encode(), 0)?;
-        Ok(Self::with(file, head.seed, Room::default()))
+        Ok(Self::with(file, head, Room::default()))
     }
 
     /// Makes an empty arena that ends with this process.
@@ -220,7 +221,7 @@ impl BodyStore {
         let mut room = Room::default();
         let found = without_copies(scan::scan(&file, head.seed, &mut room)?, &mut room);
         room.found_all();
-        let store = Self::with(file, head.seed, room);
+        let store = Self::with(file, head, room);
         store.leave();
         let arena = &store.0;
         let survivors = found.into_iter().map(|found| Survivor {
@@ -246,13 +247,19 @@ impl BodyStore {
         Ok(found.iter().filter(|found| !is_over(found)).count())
     }
 
-    fn with(file: File, seed: Seed, room: Room) -> Self {
+    fn with(file: File, ArenaHead { owner, seed }: ArenaHead, room: Room) -> Self {
         let (is_owned, room, moves) = (AtomicBool::new(true), Mutex::new(room), AtomicU64::new(0));
-        Self(Arc::new(Arena { file, seed, is_owned, room, moves, moments: Moments::now() }))
+        let moments = Moments::now();
+        Self(Arc::new(Arena { file, owner, seed, is_owned, room, moves, moments }))
     }
 
-    /// Goes on in the place of the earlier process: from here on, dropped bodies are gone.
+    /// Goes on in the place of the earlier process: from here on, dropped bodies are gone, and the
+    /// arena has the present format, because what is put in may be read by that alone.
     pub fn own(&self) {
+        let head = ArenaHead { owner: self.0.owner, seed: self.0.seed };
+        if let Err(error) = self.0.write(&head.encode(), 0) {
+            error!(%error, "the format of the bodies' memory could not be written down");
+        }
         self.0.is_owned.store(true, Ordering::SeqCst);
         let freed = {
             let mut room = self.0.room();

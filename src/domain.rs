@@ -29,6 +29,8 @@ pub mod envelope;
 
 pub mod message;
 
+pub mod terms;
+
 pub mod attempt;
 
 pub mod retry;

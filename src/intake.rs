@@ -23,7 +23,8 @@ use crate::in_flight::InFlight;
 use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
 use crate::ses::send::{RequestOptions, encode};
 use crate::store::{
-    AcceptError, Accepted, DrainOrder, NewMessage, SendingRight, Store, StoreError,
+    AcceptError, Accepted, DrainOrder, FIRST_WITH_TERMS, NewMessage, OrganisationFacts,
+    SendingRight, Store, StoreError,
 };
 
 pub use batch::{BatchRefusal, PreparedBatch};
@@ -39,6 +40,11 @@ pub enum Refusal {
     UnverifiedDomain {
         /// The domain.
         domain: DomainName<'static>,
+    },
+    /// Its terms cannot be stored, because a node of an earlier version works on the database.
+    TermsUnknown {
+        /// The field that names them.
+        field: &'static str,
     },
     /// The API key that the request came with is not for this sender domain.
     SenderForbidden {
@@ -168,7 +174,7 @@ impl Intake {
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
         let facts = self.store.facts(organisation.id).by_right(&right);
-        let admitted = admit(request, &facts).await.map_err(refusal)?;
+        let admitted = self.admit(request, &facts).await?;
         // The record's is not the wall clock's time: if that is wrong, the new message could be
         // expired at once.
         let (created_at, window_now) = self.clock.record_and_window_time();
@@ -200,6 +206,21 @@ impl Intake {
             }
             PreparedMessage::New(acceptance) => Ok(self.store.accept(acceptance).await?),
         }
+    }
+
+    /// Admits a request whose terms every node can read.
+    async fn admit<'r>(
+        &self,
+        request: SendRequest<'r>,
+        facts: &OrganisationFacts<'_>,
+    ) -> Result<Admitted<'r>, Refusal> {
+        let admitted = admit(request, facts).await.map_err(refusal)?;
+        if let Some(field) = admitted.field_of_terms()
+            && !self.store.keep_nodes_off_before(FIRST_WITH_TERMS).await?.is_empty()
+        {
+            return Err(Refusal::TermsUnknown { field });
+        }
+        Ok(admitted)
     }
 
     /// The right of a request's key, which may have ended while the request was read. The acceptance

@@ -1,7 +1,8 @@
 //! The queue: messages whose body is pending, in memory, within a byte budget.
 //!
 //! Decides which message is next: fair between organisations by recipients and by calls under way,
-//! and within one the first due first, a new message before a retry of the same age. Knows nothing
+//! and within one by priority, nine calls of ten for the high one if both wait. Within a priority, the
+//! first due goes first, and a new message before a retry of the same age. Knows nothing
 //! of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
 //! its message.
 
@@ -162,7 +163,9 @@ impl MessageQueue {
             organisation,
             kind,
             recipients: request.recipients,
+            priority: request.priority,
             accepted_at,
+            expires_in: request.expires_in,
             suppression_epoch: Some(suppression_epoch),
             sender_domain: request.sender_domain,
             body,
@@ -195,7 +198,9 @@ impl MessageQueue {
             organisation,
             kind,
             recipients: envelope.recipient_count(),
+            priority: envelope.priority(),
             accepted_at,
+            expires_in: envelope.expires_in(),
             suppression_epoch: None,
             sender_domain: DomainHash::of(&envelope.sender_domain()),
             body,
@@ -247,6 +252,12 @@ impl MessageQueue {
     /// Takes out waiting messages that were accepted before `end`, at most `limit`.
     pub fn claim_older_than(self: &Arc<Self>, end: Instant, limit: usize) -> Vec<Claim> {
         let taken = self.lock().claim_older_than(end, limit);
+        Claim::all(taken, self)
+    }
+
+    /// Takes out waiting messages that may not be sent any more at `now`, at most `limit`.
+    pub fn claim_expired(self: &Arc<Self>, now: Instant, limit: usize) -> Vec<Claim> {
+        let taken = self.lock().claim_expired(now, limit);
         Claim::all(taken, self)
     }
 
@@ -334,6 +345,23 @@ impl MessageQueue {
         // In steps, so that sending does not wait for all of it.
         while !organisations.is_empty() {
             after = self.lock().oldest_of(&mut organisations, after, &mut found);
+            if after.is_none() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// End of the waiting message of each of these organisations that may be sent for the shortest
+    /// time from now on, of those that have an end of their own. Takes time in proportion to the
+    /// messages that have one.
+    pub fn first_expiries(
+        &self,
+        mut organisations: HashSet<OrganisationId>,
+    ) -> BTreeMap<OrganisationId, Instant> {
+        let (mut found, mut after) = (BTreeMap::new(), None);
+        while !organisations.is_empty() {
+            after = self.lock().first_expiries(&mut organisations, after, &mut found);
             if after.is_none() {
                 break;
             }

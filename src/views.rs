@@ -34,6 +34,12 @@ pub struct MessageView {
     /// The client's own names and values, if it gave any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,
+    /// Priority, if the request named it; operators always see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<String>,
+    /// Time until which it may be sent, if it has an end of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
     /// Calls to the provider that were started.
     pub attempts: u32,
     /// Failure, if there is one.
@@ -193,6 +199,8 @@ impl MessageView {
     pub fn new(kind: OrganisationKind, message: Message, live: Option<&Live>) -> Self {
         let View { status, attempts, failure } = View::of(&message, live);
         let error = failure.map(FailureView::from);
+        let priority = message.terms.priority.given().map(|given| given.as_str().to_owned());
+        let expires_at = message.expires_at().map(|end| end.to_string());
         let (ses_message_id, sent_at) = match message.state {
             State::Sent { ses_message_id, sent_at } => {
                 (Some(ses_message_id), Some(sent_at.to_string()))
@@ -206,6 +214,8 @@ impl MessageView {
             subject: message.subject,
             tag: TRANSACTIONAL.to_owned(),
             metadata: message.metadata,
+            priority,
+            expires_at,
             attempts,
             error,
             ses_message_id,

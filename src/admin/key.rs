@@ -10,8 +10,9 @@ use crate::admin::{
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
 use crate::domain::organisation::{ApiKeyEntry, KeyRights, Scope};
+use crate::domain::terms::{MessageDefaults, Priority, parse_expires_in};
 use crate::domain::time::Timestamp;
-use crate::store::{Change, NewApiKey};
+use crate::store::{Change, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, NewApiKey};
 
 /// The longest label of a key, in characters.
 const MAX_LABEL_CHARS: usize = 100;
@@ -55,6 +56,12 @@ pub struct Key {
     /// Sender domains that it is for; every domain of the organisation if there is none.
     #[serde(default)]
     pub domains: Vec<String>,
+    /// Priority of messages that name none themselves.
+    #[serde(default)]
+    pub priority: String,
+    /// How long messages may be sent that say nothing of it themselves; nothing for `retry_for`.
+    #[serde(default)]
+    pub message_expires_in: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +70,8 @@ pub struct Keys {
 }
 
 pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal> {
-    let KeyAdd { organisation, label, expires, scopes, domains } = call;
+    let KeyAdd { organisation, label, expires, scopes, domains, priority, message_expires_in } =
+        call;
     let organisation = admin.organisation(&organisation)?;
     if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
         return Err(Refusal::new(format!(
@@ -71,9 +79,12 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal
              character"
         )));
     }
-    let rights = rights(&scopes, &domains)?;
-    if rights != KeyRights::all() {
-        admin.require_no_earlier_node().await?;
+    let mut rights = rights(&scopes, &domains)?;
+    rights.defaults = defaults(priority.as_deref(), message_expires_in.as_deref())?;
+    if rights.defaults != MessageDefaults::default() {
+        admin.require_no_node_before(FIRST_WITH_TERMS).await?;
+    } else if rights != KeyRights::all() {
+        admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     }
     let key = generate()?;
     let now = admin.clock.now();
@@ -133,6 +144,21 @@ fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights, Refusal> {
     Ok(rights)
 }
 
+/// Reads what a key says of its messages.
+fn defaults(
+    priority: Option<&str>,
+    message_expires_in: Option<&str>,
+) -> Result<MessageDefaults, Refusal> {
+    let priority = priority.map_or(Ok(Priority::default()), |text| {
+        let known = Priority::ALL.into_iter().find(|priority| priority.as_str() == text);
+        known.ok_or_else(|| Refusal::new("the priority must be high or normal"))
+    })?;
+    let expires_in = message_expires_in.map(parse_expires_in).transpose();
+    let expires_in =
+        expires_in.map_err(|error| Refusal::new(format!("the expiry of messages {error}")))?;
+    Ok(MessageDefaults { priority, expires_in })
+}
+
 fn unknown(id: u32) -> Refusal {
     Refusal::new(format!(
         "there is no key {id}, or it is revoked already; `pillarbox key list` shows those there are"
@@ -171,6 +197,12 @@ impl Admin {
             last_used_at: self.store.key_last_used(entry.id).map(|time| time.to_string()),
             scopes: entry.rights.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
             domains: entry.rights.domains.iter().cloned().collect(),
+            priority: entry.rights.defaults.priority.as_str().to_owned(),
+            message_expires_in: entry
+                .rights
+                .defaults
+                .expires_in
+                .map(|expires_in| humantime::format_duration(expires_in).to_string()),
         }
     }
 }

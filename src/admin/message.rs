@@ -189,11 +189,12 @@ impl Admin {
     fn view(&self, message: Message, live: Option<&Live>) -> OperatorsView {
         let outcome = MessageOutcome::of_message(&message, View::of(&message, live).status);
         let kind = self.store.shown_kind(message.organisation);
+        let priority = Some(message.terms.priority.effective().as_str().to_owned());
         OperatorsView {
             organisation: self.shown(message.organisation),
             from: message.from.clone(),
             outcome: outcome.as_str().to_owned(),
-            message: MessageView::new(kind, message, live),
+            message: MessageView { priority, ..MessageView::new(kind, message, live) },
         }
     }
 

@@ -72,10 +72,10 @@ pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget
 }
 
 impl Admin {
-    /// Refuses what a node of an earlier version could not read, as long as one works on the database;
+    /// Refuses what a node of a schema before this one could not read, as long as one works on the database;
     /// and keeps such nodes off from then on.
-    pub(super) async fn require_no_earlier_node(&self) -> Result<(), Refusal> {
-        match self.store.keep_earlier_nodes_off().await?.first() {
+    pub(super) async fn require_no_node_before(&self, schema: i32) -> Result<(), Refusal> {
+        match self.store.keep_nodes_off_before(schema).await?.first() {
             None => Ok(()),
             Some(node) => Err(Refusal::new(format!(
                 "node {} runs pillarbox {}, which does not know this yet: upgrade all nodes first",

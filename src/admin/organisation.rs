@@ -12,7 +12,7 @@ use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
 use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
-use crate::store::Change;
+use crate::store::{Change, FIRST_WITH_RIGHTS};
 use crate::views::is_false;
 
 /// The largest limit: every sum of such numbers is one that JSON and databases know.
@@ -121,7 +121,7 @@ pub struct OrganisationResumed {
 pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
     let name = organisation_name(&call.name)?;
     let added = if call.test {
-        admin.require_no_earlier_node().await?;
+        admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
         admin.store.add_test_organisation(name.clone()).await?
     } else {
         admin.store.add_organisation(name.clone()).await?
@@ -171,7 +171,7 @@ pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Orga
     if changes.is_empty() {
         return Err(Refusal::new("say which limit changes, such as --per-day 10000"));
     }
-    admin.require_no_earlier_node().await?;
+    admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     let change = move |organisation: &mut domain::Organisation| {
         for (period, limit) in &changes {
             organisation.limits.set(*period, *limit);
@@ -248,7 +248,7 @@ pub(super) async fn pause(
     call: OrganisationPause,
 ) -> Result<OrganisationPaused, Refusal> {
     let organisation = admin.organisation(&call.name)?;
-    admin.require_no_earlier_node().await?;
+    admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     let requests = match call.sends {
         SendsWhilePaused::Accept => domain::PausedRequests::Accepted,
         SendsWhilePaused::Refuse => domain::PausedRequests::Refused,

@@ -123,6 +123,9 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         intake::Refusal::SenderForbidden { domain } => {
             format!("the sender's domain {domain} is not allowed")
         }
+        intake::Refusal::TermsUnknown { field } => {
+            format!("{field} cannot be used while a node of an earlier version works")
+        }
         intake::Refusal::Suppressed { .. } => {
             format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
         }

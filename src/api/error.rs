@@ -375,6 +375,11 @@ impl From<Refusal> for ApiError {
             Refusal::UnverifiedDomain { domain } => {
                 Self::UnverifiedDomain { field: "from".to_owned(), domain: domain.to_string() }
             }
+            Refusal::TermsUnknown { field } => {
+                let rule = "cannot be used as long as a node of an earlier version works on the \
+                            database";
+                Self::Validation(FieldError::new(field, rule))
+            }
             Refusal::SenderForbidden { domain } => {
                 Self::SenderForbidden { field: "from".to_owned(), domain: domain.to_string() }
             }

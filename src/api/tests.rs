@@ -20,6 +20,7 @@ use crate::domain::policy::{
     MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
+use crate::domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
 use crate::store::Accepted;
@@ -61,6 +62,10 @@ fn message() -> Message {
         recipients: vec!["b@example.org".to_owned()],
         subject: "Hello".to_owned(),
         metadata: Some([("order".to_owned(), "1815".to_owned())].into()),
+        terms: Terms {
+            priority: MessagePriority::Given(Priority::High),
+            expires_in: Some(MIN_EXPIRES_IN),
+        },
         attempts: 1,
         state: State::Failed { failure: failure(), acceptance: Acceptance::Excluded },
         last_event: Some(LastEvent { occurred_at: NOON, event_type: EventType::Bounce }),
@@ -92,6 +97,15 @@ fn the_document_has_the_numbers_of_the_policy() {
     let window = format!("For {} hours the same key", IDEMPOTENCY_WINDOW.as_secs() / 3_600);
     assert!(fields["idempotencyKey"]["description"].as_str().unwrap().contains(&window));
     assert!(fields["tag"].to_string().contains(TRANSACTIONAL));
+    let priorities = fields["priority"]["enum"].as_array().unwrap();
+    let given = priorities.iter().filter_map(Value::as_str);
+    assert_eq!(set(given), set(Priority::ALL.map(Priority::as_str)));
+    let described = schema("Message")["properties"]["priority"]["enum"].clone();
+    assert_eq!(strings(&described), set(Priority::ALL.map(Priority::as_str)));
+    for (text, expires_in) in [("1 minute", MIN_EXPIRES_IN), ("7 days", MAX_EXPIRES_IN)] {
+        assert_eq!(humantime::parse_duration(text), Ok(expires_in));
+        assert!(fields["expiresIn"]["description"].as_str().unwrap().contains(text));
+    }
 }
 
 #[test]
@@ -115,7 +129,9 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
     let mut always = keys(&record);
-    assert!(always.remove("metadata"), "it is there only if it was given");
+    for given in ["metadata", "priority", "expiresAt"] {
+        assert!(always.remove(given), "it is there only if it was given");
+    }
     assert!(always.remove("test"), "it is there only if it is true");
     assert_eq!(strings(&described["required"]), always);
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));

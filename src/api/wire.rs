@@ -29,9 +29,9 @@ use crate::queue::Live;
 use crate::store::Accepted;
 use crate::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
 
-/// The fields of a send request (specification section 2.1; `attachments` and
-/// `metadata` are additions).
-pub(super) const FIELDS: [&str; 13] = [
+/// The fields of a send request (specification section 2.1; `attachments`, `metadata`, `priority` and
+/// `expiresIn` are additions).
+pub(super) const FIELDS: [&str; 15] = [
     "from",
     "to",
     "cc",
@@ -44,6 +44,8 @@ pub(super) const FIELDS: [&str; 13] = [
     "attachments",
     "metadata",
     "idempotencyKey",
+    "priority",
+    "expiresIn",
     "tag",
 ];
 /// The fields of a batch.
@@ -117,6 +119,8 @@ fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, Fie
             "attachments" => draft.attachments = attachments(name, value)?,
             "metadata" => draft.metadata = string_members(name, value)?,
             "idempotencyKey" => draft.idempotency_key = string(name, value)?,
+            "priority" => draft.priority = string(name, value)?,
+            "expiresIn" => draft.expires_in = string(name, value)?,
             "tag" => draft.tag = string(name, value)?,
             _ => return Err(unknown(name, "field", &FIELDS)),
         }

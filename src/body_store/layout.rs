@@ -16,7 +16,7 @@ pub(super) const ALIGNMENT: u64 = 16;
 
 const MAGIC: &[u8; 16] = b"pillarbox bodies";
 /// Version of the arena's format. A version of the service reads those of all earlier ones.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Seed of all checks of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +57,13 @@ impl ArenaHead {
     pub(super) const BYTES: usize = 80;
 
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        self.encode_as(VERSION)
+    }
+
+    pub(super) fn encode_as(&self, version: u32) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(MAGIC);
-        bytes[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..20].copy_from_slice(&version.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.owner.boot);
         bytes[40..56].copy_from_slice(&self.owner.store);
         bytes[56..64].copy_from_slice(&self.seed.0.to_le_bytes());
@@ -414,7 +418,7 @@ mod tests {
             ArenaHead::decode(&bytes).unwrap_err()
         };
         assert_eq!(changed(0, b'x'), NotTaken::Foreign);
-        assert_eq!(changed(16, 2), NotTaken::Newer { version: 2 });
+        assert_eq!(changed(16, 3), NotTaken::Newer { version: 3 });
         assert_eq!(changed(30, 9), NotTaken::Damaged);
     }
 

@@ -395,3 +395,28 @@ fn a_body_that_could_not_be_put_in_hides_none_that_follows() {
     assert!(found.contains(&next) && !found.contains(&lost), "{found:?}");
     drop((kept, put_in));
 }
+
+/// What is put in may be read by the present version alone, so an earlier one must not take it over.
+#[test]
+fn an_arena_of_the_version_before_is_read_and_has_the_present_one_once_it_is_owned() {
+    let memory = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(memory);
+    let store = BodyStore::create(OWNER).unwrap();
+    let body = put(&store, ids()(), &content(1, 500), 400);
+    let mut bytes = vec![0; usize::try_from(store.0.file.metadata().unwrap().len()).unwrap()];
+    store.0.file.read_exact_at(&mut bytes, 0).unwrap();
+    let head = ArenaHead { owner: OWNER, seed: store.0.seed };
+    bytes[..ArenaHead::BYTES].copy_from_slice(&head.encode_as(1));
+    file.write_all_at(&bytes, 0).unwrap();
+    let (next, survivors) = BodyStore::take_over(file.into(), OWNER).unwrap();
+    assert_eq!(survivors[0].body.request().unwrap(), body.request().unwrap());
+    let version = || {
+        let mut version = [0; 4];
+        next.0.file.read_exact_at(&mut version, 16).unwrap();
+        u32::from_le_bytes(version)
+    };
+    assert_eq!(version(), 1, "a start that fails leaves it as it was");
+    next.own();
+    assert_eq!(version(), ARENA_FORMAT);
+    assert_eq!(next_process(&next).unwrap().1.len(), 1);
+}

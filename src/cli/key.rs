@@ -20,6 +20,8 @@ pub(super) fn table(list: &Keys) -> String {
         "LAST USED",
         "SCOPES",
         "DOMAINS",
+        "PRIORITY",
+        "MESSAGES EXPIRE",
         "NAME",
     ]);
     for key in &list.keys {
@@ -31,8 +33,20 @@ pub(super) fn table(list: &Keys) -> String {
             [] => "all".to_owned(),
             domains => domains.join(","),
         };
-        let Key { organisation, created_at, label, .. } = key;
-        table.row([&id, organisation, created_at, expires, last_used, &scopes, &domains, label]);
+        let expiry = key.message_expires_in.as_deref().unwrap_or("never");
+        let Key { organisation, created_at, label, priority, .. } = key;
+        table.row([
+            &id,
+            organisation,
+            created_at,
+            expires,
+            last_used,
+            &scopes,
+            &domains,
+            priority,
+            expiry,
+            label,
+        ]);
     }
     table.or("no keys; pillarbox key add --org NAME makes one")
 }

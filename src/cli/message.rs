@@ -124,6 +124,8 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     lines.push(("subject", record.subject.clone()));
     let metadata = record.metadata.iter().flatten();
     lines.extend(metadata.map(|(name, value)| ("metadata", format!("{name}={value}"))));
+    lines.extend(record.priority.clone().map(|priority| ("priority", priority)));
+    lines.extend(record.expires_at.clone().map(|at| ("expires", at)));
     lines.push(("attempts", record.attempts.to_string()));
     lines.extend(shown.restarted_at.clone().map(|at| ("restarted", at)));
     lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));

@@ -118,7 +118,7 @@ fn paused(paused: &OrganisationPaused) -> String {
     let end = match &paused.first_end {
         Some(end) => format!(
             "; if {name} is still paused at {end}, the first of them fails, because \
-             sending.retry_for goes on"
+             its time goes on"
         ),
         None => "; what waits fails once sending.retry_for is over".to_owned(),
     };

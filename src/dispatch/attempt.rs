@@ -100,14 +100,23 @@ impl<P: Provider> Dispatcher<P> {
         call.await
     }
 
-    /// End of a message that is older than `retry_for`.
-    pub(super) fn time_over(&self, acceptance: Acceptance) -> Transition {
-        let retry_for = humantime::format_duration(self.settings().retry_for);
+    /// End of a message whose time is over, its own or `retry_for`, whichever is the shorter one.
+    pub(super) fn time_over(&self, claim: &Claim) -> Transition {
+        let (acceptance, retry_for) = (claim.acceptance, self.settings().retry_for);
+        if let Some(expires_in) = claim.message.expires_in.filter(|time| *time <= retry_for) {
+            return Transition::expired(expires_in, acceptance);
+        }
+        let retry_for = humantime::format_duration(retry_for);
         let failure = Failure::new(
             FailureCode::RetriesExhausted,
             format!("the provider did not take the message within {retry_for}"),
         );
         Transition::Failed { failure, acceptance }
+    }
+
+    /// Returns true if the time of a message is over.
+    pub(super) fn is_over_for(&self, message: &PendingMessage) -> bool {
+        message.end(self.settings().retry_for) <= Instant::now()
     }
 
     /// Looks for what has happened since acceptance that forbids or delays the call.
@@ -120,8 +129,8 @@ impl<P: Provider> Dispatcher<P> {
             let failure = ProblemKind::Crashed.failure();
             return Ok(Hold::End(Transition::Failed { failure, acceptance: Acceptance::Possible }));
         }
-        if claim.message.accepted_at + self.settings().retry_for <= Instant::now() {
-            return Ok(Hold::End(self.time_over(claim.acceptance)));
+        if self.is_over_for(&claim.message) {
+            return Ok(Hold::End(self.time_over(claim)));
         }
         let message = &claim.message;
         // The kind was taken at the acceptance or at the start, and never changes. Should the two
@@ -487,5 +496,5 @@ fn retry_due(settings: &Settings, claim: &Claim, problem: &Problem) -> Instant {
     if problem.kind == ProblemKind::Unknown {
         delay = delay.max(settings.unknown_wait);
     }
-    (Instant::now() + delay).min(claim.message.accepted_at + settings.retry_for)
+    (Instant::now() + delay).min(claim.message.end(settings.retry_for))
 }

@@ -15,7 +15,7 @@ use crate::domain::message::{Cancellation, Recorded, Transition};
 use crate::queue::{Claim, Selected, Selection};
 use crate::store::{Health as StoreHealth, StoreError};
 
-/// How often messages past `retry_for` are looked for.
+/// How often messages past their time are looked for.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How many of them are given up in one step.
 const EXPIRY_STEP: usize = 1_000;
@@ -125,6 +125,8 @@ impl<P: Provider> Dispatcher<P> {
         let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
         loop {
             tick.tick().await;
+            // Those whose time is over meanwhile are in the first batch that it takes.
+            self.store.takes_outcomes().await;
             while self.expire_step().await == EXPIRY_STEP {}
         }
     }
@@ -134,10 +136,13 @@ impl<P: Provider> Dispatcher<P> {
         if self.store.health() == StoreHealth::Refusing {
             return 0;
         }
-        let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return 0 };
-        let claims = self.queue.claim_older_than(end, EXPIRY_STEP);
+        let now = Instant::now();
+        let mut claims = self.queue.claim_expired(now, EXPIRY_STEP);
+        if let Some(end) = now.checked_sub(self.settings().retry_for) {
+            claims.extend(self.queue.claim_older_than(end, EXPIRY_STEP - claims.len()));
+        }
         let count = claims.len();
-        self.end_all(claims, |claim| self.time_over(claim.acceptance)).await;
+        self.end_all(claims, |claim| self.time_over(claim)).await;
         count
     }
 }

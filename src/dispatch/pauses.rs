@@ -20,7 +20,7 @@ pub struct PausedMessages {
     pub waiting: usize,
     /// Messages whose call was under way when the pause began.
     pub calls_under_way: usize,
-    /// End of the oldest of them, if it is not sent before; `None` if there is none.
+    /// End of the first of them that is over, if it is not sent before; `None` if there is none.
     pub first_end: Option<Timestamp>,
 }
 
@@ -75,15 +75,17 @@ impl<P: Provider> Dispatcher<P> {
             .zip(&backlogs)
             .filter(|(_, backlog)| **backlog != Backlog::default())
             .map(|(organisation, _)| *organisation);
-        let oldest = self.queue.oldest_of(are_pending.collect());
+        let are_pending: HashSet<_> = are_pending.collect();
+        let expiries = self.queue.first_expiries(are_pending.clone());
+        let oldest = self.queue.oldest_of(are_pending);
         let retry_for = self.settings().retry_for;
         let (time, now) = (self.clock.record_time(), Instant::now());
-        let end = |accepted_at: &Instant| {
-            time.plus((*accepted_at + retry_for).saturating_duration_since(now))
-        };
+        let end = |end: Instant| time.plus(end.saturating_duration_since(now));
         let messages = organisations.iter().zip(backlogs).map(|(organisation, backlog)| {
             let Backlog { waiting, calls_under_way } = backlog;
-            let first_end = oldest.get(organisation).map(end);
+            let by_age = oldest.get(organisation).map(|accepted_at| *accepted_at + retry_for);
+            let by_expiry = expiries.get(organisation).copied();
+            let first_end = by_age.into_iter().chain(by_expiry).min().map(end);
             PausedMessages { waiting, calls_under_way, first_end }
         });
         messages.collect()

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::request::{Attachment, Body, IdempotencyKey, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::terms::{MessageDefaults, Terms};
 
 /// What admission has to know of an organisation.
 pub trait Facts {
@@ -20,6 +21,11 @@ pub trait Facts {
 
     /// Whether the request's API key may be used for senders of the domain.
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool;
+
+    /// What the request's API key says of messages that say nothing themselves.
+    fn defaults(&self) -> MessageDefaults {
+        MessageDefaults::default()
+    }
 
     /// Whether the organisation must not write to the address.
     fn is_suppressed(
@@ -52,7 +58,7 @@ pub enum AdmissionError<E> {
 
 /// A request whose sender may send and whose recipients may be written to.
 #[derive(Debug)]
-pub struct Admitted<'a>(SendRequest<'a>);
+pub struct Admitted<'a>(SendRequest<'a>, Terms);
 
 /// Admits a request, or says why not: the senders' domains first, then the recipients in order.
 pub async fn admit<'a, F: Facts>(
@@ -74,7 +80,8 @@ pub async fn admit<'a, F: Facts>(
             }
         }
     }
-    Ok(Admitted(request))
+    let terms = Terms::new(request.priority, request.expires_in, facts.defaults());
+    Ok(Admitted(request, terms))
 }
 
 impl<'a> Admitted<'a> {
@@ -158,6 +165,18 @@ impl<'a> Admitted<'a> {
     /// The client's own names and values, if it gave any.
     pub fn metadata(&self) -> Option<&[(&'a str, &'a str)]> {
         self.0.metadata.as_deref()
+    }
+
+    /// How urgent it is, and for how long it may be sent.
+    pub fn terms(&self) -> Terms {
+        self.1
+    }
+
+    /// The field of the request by which it has terms of its own, if there is one.
+    pub fn field_of_terms(&self) -> Option<&'static str> {
+        let Self(SendRequest { priority, expires_in, .. }, _) = self;
+        let priority = priority.map(|_| "priority");
+        priority.or_else(|| expires_in.map(|_| "expiresIn"))
     }
 
     /// The key that identifies the logical message.

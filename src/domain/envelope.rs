@@ -1,10 +1,13 @@
 //! The envelope of a message (RFC 5321 section 2.3.1): its sender's domain and its recipients.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::domain::admission::Admitted;
 use crate::domain::mailbox::{Address, DomainName, Mailbox};
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::terms::{Priority, Terms, whole_millis};
 
 /// Room for a message to one or a few recipients, in bytes.
 const USUAL_BYTES: usize = 128;
@@ -13,6 +16,8 @@ const USUAL_BYTES: usize = 128;
 ///
 /// One text, because every pending message keeps one: the sender's domain, then each recipient in
 /// the normal form of suppressions, with a line feed before it. No address has a line feed in it.
+/// Behind the domain, which has no space in it, follow `high` if that is the message's priority, and
+/// the milliseconds for which it may be sent if there is such a time, each with a space before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope<'a>(Cow<'a, str>);
 
@@ -41,9 +46,45 @@ impl Envelope<'_> {
         &self.0
     }
 
+    /// The same envelope, of a message of this priority that may be sent for as long as this.
+    #[must_use]
+    pub fn with_terms(self, priority: Priority, expires_in: Option<Duration>) -> Self {
+        if priority == Priority::Normal && expires_in.is_none() {
+            return self;
+        }
+        let mut text = self.0.into_owned();
+        let mut terms = String::new();
+        if priority == Priority::High {
+            terms.push(' ');
+            terms.push_str(Priority::High.as_str());
+        }
+        if let Some(expires_in) = expires_in {
+            let _ = write!(terms, " {}", whole_millis(expires_in));
+        }
+        text.insert_str(text.find('\n').unwrap_or(text.len()), &terms);
+        Self(Cow::Owned(text))
+    }
+
+    /// The message's priority.
+    pub fn priority(&self) -> Priority {
+        let is_high = self.first_line().skip(1).any(|word| word == Priority::High.as_str());
+        if is_high { Priority::High } else { Priority::Normal }
+    }
+
+    /// How long after its acceptance the message may be sent, if that has an end of its own.
+    pub fn expires_in(&self) -> Option<Duration> {
+        let millis = self.first_line().skip(1).find_map(|word| word.parse().ok())?;
+        Some(Duration::from_millis(millis))
+    }
+
+    /// The sender's domain and the terms.
+    fn first_line(&self) -> impl Iterator<Item = &str> {
+        self.0.split('\n').next().unwrap_or_default().split(' ')
+    }
+
     /// Domain of the sender's address, in the form in which verified domains are compared.
     pub fn sender_domain(&self) -> DomainName<'_> {
-        DomainName::of_text(self.0.split('\n').next().unwrap_or_default())
+        DomainName::of_text(self.first_line().next().unwrap_or_default())
     }
 
     /// Recipients of to, cc and bcc, in that order.
@@ -61,7 +102,9 @@ impl From<&Admitted<'_>> for Envelope<'_> {
     fn from(admitted: &Admitted<'_>) -> Self {
         let to = admitted.distinct_to();
         let recipients = to.iter().chain(admitted.cc()).chain(admitted.bcc()).map(Mailbox::address);
+        let Terms { priority, expires_in } = admitted.terms();
         Self::new(admitted.from().address().domain(), recipients)
+            .with_terms(priority.effective(), expires_in)
     }
 }
 
@@ -80,5 +123,26 @@ mod tests {
         let expected = mailboxes.each_ref().map(|mailbox| mailbox.address().into());
         assert_eq!(recipients, expected);
         assert_eq!(envelope.recipient_count(), 3);
+    }
+
+    #[test]
+    fn an_envelope_keeps_the_terms_and_one_without_any_keeps_its_bytes() {
+        let recipient = Address::parse("bob@example.org").unwrap();
+        let domain = DomainName::parse("example.com").unwrap();
+        let plain = || Envelope::new(&domain, [&recipient]);
+        for (priority, expires_in, text) in [
+            (Priority::Normal, None, "example.com\nbob@example.org"),
+            (Priority::High, None, "example.com high\nbob@example.org"),
+            (Priority::Normal, Some(60_000), "example.com 60000\nbob@example.org"),
+            (Priority::High, Some(1), "example.com high 1\nbob@example.org"),
+        ] {
+            let expires_in = expires_in.map(Duration::from_millis);
+            let envelope = plain().with_terms(priority, expires_in);
+            assert_eq!(envelope.as_str(), text);
+            assert_eq!((envelope.priority(), envelope.expires_in()), (priority, expires_in));
+            assert_eq!(envelope.sender_domain(), domain);
+            assert_eq!(envelope.recipients().collect::<Vec<_>>(), [(&recipient).into()]);
+            assert_eq!(envelope.recipient_count(), 1);
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! A message's record and its transitions, as pure functions of the row and their input.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::domain::event::LastEvent;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::terms::Terms;
 use crate::domain::time::Timestamp;
 use crate::domain::worded::worded;
 
@@ -51,6 +53,8 @@ worded! {
         DomainUnverified = "domain_unverified",
         /// The operator cancelled the message or removed its organisation.
         Cancelled = "cancelled",
+        /// It was not sent within its own `expiresIn`.
+        Expired = "expired",
     }
 }
 
@@ -204,6 +208,21 @@ pub enum Transition {
     Suppressed,
 }
 
+impl Transition {
+    /// The end of a message that was not sent for as long as it could be, after its acceptance.
+    pub fn expired(expires_in: Duration, acceptance: Acceptance) -> Self {
+        let time = humantime::format_duration(expires_in);
+        let outcome = match acceptance {
+            Acceptance::Excluded => "the message was not sent",
+            Acceptance::Possible => {
+                "the answer to a call to the provider was lost, so SES may have accepted the message"
+            }
+        };
+        let message = format!("the message expired {time} after its acceptance; {outcome}");
+        Self::Failed { failure: Failure::new(FailureCode::Expired, message), acceptance }
+    }
+}
+
 /// Whether a transition changed the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
@@ -230,6 +249,8 @@ pub struct Message {
     pub subject: String,
     /// The client's own names and values, if it gave any.
     pub metadata: Option<BTreeMap<String, String>>,
+    /// How urgent it is, and for how long it may be sent.
+    pub terms: Terms,
     /// Calls to the provider that were started; after a crash, a lower bound.
     pub attempts: u32,
     /// Where it stands.
@@ -245,6 +266,11 @@ impl Message {
     /// Whether the record is older than the retention, and so no longer there for any reader.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.created_at.is_past(RECORD_RETENTION, now)
+    }
+
+    /// Until when it may be sent, if it has an end of its own.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.terms.expires_in.map(|expires_in| self.created_at.plus(expires_in))
     }
 
     /// Its stored status.

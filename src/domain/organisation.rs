@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::terms::MessageDefaults;
 use crate::domain::time::Timestamp;
 use crate::domain::worded::worded;
 
@@ -175,7 +176,7 @@ worded! {
     }
 }
 
-/// What an API key may be used for.
+/// What an API key may be used for, and what it says of its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRights {
     /// At least one.
@@ -183,12 +184,15 @@ pub struct KeyRights {
     /// Domains that its senders may be of, as A-labels in lower case. If there is none, each domain of
     /// the organisation.
     pub domains: BTreeSet<String>,
+    /// Terms of messages that name none themselves.
+    pub defaults: MessageDefaults,
 }
 
 impl KeyRights {
-    /// Returns the rights of a key that is not limited.
+    /// Returns the rights of a key that is not limited, and says nothing of its messages.
     pub fn all() -> Self {
-        Self { scopes: Scope::ALL.into(), domains: BTreeSet::new() }
+        let defaults = MessageDefaults::default();
+        Self { scopes: Scope::ALL.into(), domains: BTreeSet::new(), defaults }
     }
 
     /// Whether messages of this sender domain may be sent with the key.

@@ -4,6 +4,7 @@
 //! Nothing here looks at an organisation; that is `admission`'s part.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::policy::{
@@ -11,6 +12,7 @@ use crate::domain::policy::{
     MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS,
     MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
+use crate::domain::terms::{Priority, parse_expires_in};
 
 use attachment::checked_attachments;
 
@@ -45,6 +47,10 @@ pub struct Draft<'a> {
     pub metadata: Option<Vec<(&'a str, &'a str)>>,
     /// The key that identifies the logical message.
     pub idempotency_key: Option<&'a str>,
+    /// How urgent the message is.
+    pub priority: Option<&'a str>,
+    /// For how long it may be sent.
+    pub expires_in: Option<&'a str>,
     /// The kind of message.
     pub tag: Option<&'a str>,
 }
@@ -248,6 +254,8 @@ pub struct SendRequest<'a> {
     pub(in crate::domain) attachments: Vec<Attachment<'a>>,
     pub(in crate::domain) metadata: Option<Vec<(&'a str, &'a str)>>,
     pub(in crate::domain) idempotency_key: Option<IdempotencyKey<'a>>,
+    pub(in crate::domain) priority: Option<Priority>,
+    pub(in crate::domain) expires_in: Option<Duration>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -280,6 +288,9 @@ impl<'a> SendRequest<'a> {
             attachments: Vec::new(),
             metadata: None,
             idempotency_key,
+            // SMTP has no field for them: the key's defaults count.
+            priority: None,
+            expires_in: None,
         })
     }
 
@@ -305,6 +316,10 @@ impl<'a> SendRequest<'a> {
         let attachments = checked_attachments(draft.attachments.unwrap_or_default())?;
         let metadata = draft.metadata.map(checked_metadata).transpose()?;
         let idempotency_key = draft.idempotency_key.map(IdempotencyKey::parse).transpose()?;
+        let priority = draft.priority.map(checked_priority).transpose()?;
+        let expires_in = draft.expires_in.map(parse_expires_in).transpose();
+        let expires_in =
+            expires_in.map_err(|error| FieldError::new("expiresIn", error.to_string()))?;
         if draft.tag.is_some_and(|tag| tag != TRANSACTIONAL) {
             return Err(RequestError::UnsupportedTag);
         }
@@ -322,6 +337,8 @@ impl<'a> SendRequest<'a> {
             attachments,
             metadata,
             idempotency_key,
+            priority,
+            expires_in,
         })
     }
 }
@@ -442,6 +459,11 @@ fn checked_metadata<'a>(
         }
     }
     Ok(metadata)
+}
+
+fn checked_priority(text: &str) -> Result<Priority, FieldError> {
+    let known = Priority::ALL.into_iter().find(|priority| priority.as_str() == text);
+    known.ok_or_else(|| FieldError::new("priority", "must be high or normal"))
 }
 
 fn has_prefix(name: &str, prefix: &str) -> bool {

@@ -23,6 +23,8 @@ worded! {
         Suppressed = "suppressed",
         /// It was cancelled.
         Cancelled = "cancelled",
+        /// Its own time was over.
+        Expired = "expired",
         /// The process that held it ended, and the next one went on with it.
         Restarted = "restarted",
     }
@@ -33,7 +35,7 @@ impl StepKind {
     pub const fn is_end(self) -> bool {
         match self {
             Self::AttemptFailed | Self::Restarted => false,
-            Self::Failed | Self::Suppressed | Self::Cancelled => true,
+            Self::Failed | Self::Suppressed | Self::Cancelled | Self::Expired => true,
         }
     }
 }
@@ -64,6 +66,9 @@ impl Step {
             State::Suppressed { failure } => (StepKind::Suppressed, failure),
             State::Failed { failure, .. } if failure.code == FailureCode::Cancelled => {
                 (StepKind::Cancelled, failure)
+            }
+            State::Failed { failure, .. } if failure.code == FailureCode::Expired => {
+                (StepKind::Expired, failure)
             }
             State::Failed { failure, .. } => (StepKind::Failed, failure),
         };
@@ -175,6 +180,7 @@ mod tests {
     use crate::domain::event::EventDetail;
     use crate::domain::id::{MessageId, OrganisationId};
     use crate::domain::message::Acceptance;
+    use crate::domain::terms::Terms;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_unix_millis(seconds * 1000)
@@ -189,6 +195,7 @@ mod tests {
             recipients: vec!["b@example.org".to_owned()],
             subject: "s".to_owned(),
             metadata: None,
+            terms: Terms::NONE,
             attempts,
             state,
             last_event: None,
@@ -289,6 +296,7 @@ mod tests {
             |code| State::Failed { failure: failure(code), acceptance: Acceptance::Excluded };
         assert_eq!(end(failed(FailureCode::ProviderRejected)), "failed:2");
         assert_eq!(end(failed(FailureCode::Cancelled)), "cancelled:2");
+        assert_eq!(end(failed(FailureCode::Expired)), "expired:2");
         let failure = failure(FailureCode::RecipientSuppressed);
         assert_eq!(end(State::Suppressed { failure }), "suppressed:2");
         assert_eq!(Step::end(&sent(1), Some(1), at(1)), None);

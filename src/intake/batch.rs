@@ -7,12 +7,12 @@ use std::fmt::Display;
 
 use tokio::task::yield_now;
 
-use crate::domain::admission::{Admitted, admit};
+use crate::domain::admission::Admitted;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
-use crate::intake::{Intake, Origin, Refusal, refusal};
+use crate::intake::{Intake, Origin, Refusal};
 use crate::store::{AcceptError, Accepted, NewMessage};
 
 /// Why no request of a batch is accepted.
@@ -90,11 +90,8 @@ impl Intake {
         let mut all = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
             let facts = self.store.facts(organisation.id).by_right(&right);
-            let admitted = admit(request, &facts).await;
-            all.push(admitted.map_err(|error| {
-                let refusal = refusal(error);
-                BatchRefusal::Of { index, refusal }
-            })?);
+            let admitted = self.admit(request, &facts).await;
+            all.push(admitted.map_err(|refusal| BatchRefusal::Of { index, refusal })?);
             yield_now().await;
         }
         let window_now = self.clock.window_time();

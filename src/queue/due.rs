@@ -34,6 +34,13 @@ impl Default for DueTimes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(i64);
 
+impl Moment {
+    /// The moment that is so much later.
+    pub(super) fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+    }
+}
+
 impl DueTimes {
     pub(super) fn moment(self, time: Instant) -> Moment {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);

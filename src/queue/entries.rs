@@ -1,7 +1,8 @@
 //! Entries of the queue: each pending message with its place, and the queue of those that wait.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,6 +10,7 @@ use crate::body_store::{Body, BodyStore, HeldBody};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 use crate::domain::organisation::OrganisationKind;
+use crate::domain::terms::{Priority, whole_millis};
 use crate::queue::due::{Due, DueTimes, Moment};
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
@@ -32,6 +34,8 @@ pub(super) struct Entries {
     /// Messages that are taken out.
     in_flight: ByKind,
     pub(super) obstacle: Option<Failure>,
+    /// Waiting messages that have an end of their own, by it.
+    expiries: BTreeSet<(Moment, MessageId)>,
     /// The arena with the bodies.
     bodies: BodyStore,
     /// Budget of the messages' bytes.
@@ -71,6 +75,9 @@ struct Entry {
     body: HeldBody,
     organisation: OrganisationId,
     kind: OrganisationKind,
+    priority: Priority,
+    /// Milliseconds after its acceptance for which it may be sent; 0 if they have no end.
+    expires_in: u32,
     recipients: u32,
     /// Bytes of the budget, which are released with the entry.
     reserved: u32,
@@ -165,6 +172,8 @@ impl Entry {
             body: message.body.into_held(),
             organisation: message.organisation,
             kind: message.kind,
+            priority: message.priority,
+            expires_in: message.expires_in.map_or(0, packed_millis),
             recipients: message.recipients,
             reserved: u32::try_from(reservation.keep()).expect("a body has less than 4 GiB"),
             attempts,
@@ -182,7 +191,9 @@ impl Entry {
             organisation: self.organisation,
             kind: self.kind,
             recipients: self.recipients,
+            priority: self.priority,
             accepted_at: times.of_moment(self.accepted_at),
+            expires_in: self.expires_in(),
             suppression_epoch: self.checked_in.checked_sub(1),
             sender_domain: self.sender_domain,
             body: bodies.hold(&self.body),
@@ -191,6 +202,20 @@ impl Entry {
 
     fn turn(&self) -> Turn {
         Turn { due: self.due, id: self.id }
+    }
+
+    /// Its lane among those of its organisation.
+    fn lane(&self) -> (DomainHash, Priority) {
+        (self.sender_domain, self.priority)
+    }
+
+    fn expires_in(&self) -> Option<Duration> {
+        (self.expires_in > 0).then(|| Duration::from_millis(self.expires_in.into()))
+    }
+
+    /// Its place among the ends of messages, if it has an end of its own.
+    fn expiry(&self) -> Option<(Moment, MessageId)> {
+        Some((self.accepted_at.plus(self.expires_in()?), self.id))
     }
 
     fn claim(&mut self, bodies: &BodyStore, times: DueTimes) -> Taken {
@@ -240,9 +265,22 @@ impl Entries {
             test_messages: 0,
             in_flight: ByKind::default(),
             obstacle: None,
+            expiries: BTreeSet::new(),
             bodies,
             budget,
         }
+    }
+
+    /// Takes out a message that waits, at another time than its turn.
+    fn claim_waiting(&mut self, id: MessageId) -> Option<Taken> {
+        let times = self.queue.times;
+        let entry = self.by_id.get_mut(&id).filter(|entry| entry.place == Place::Waiting)?;
+        self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
+        *self.in_flight.of(entry.kind) += 1;
+        if let Some(expiry) = entry.expiry() {
+            self.expiries.remove(&expiry);
+        }
+        Some(entry.claim(&self.bodies, times))
     }
 
     /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
@@ -277,9 +315,10 @@ impl Entries {
     /// Has a message wait; returns `true` if it is its organisation's first.
     fn insert(&mut self, held: HeldMessage, due: Due, past: Past) -> bool {
         let entry = Entry::new(held, due, self.queue.times, past, Place::Waiting);
-        let Entry { organisation, kind, sender_domain, .. } = entry;
+        let Entry { organisation, kind, .. } = entry;
         self.test_messages += usize::from(kind == OrganisationKind::Test);
-        let is_first = self.queue.add(organisation, kind, sender_domain, entry.turn());
+        let is_first = self.queue.add(organisation, kind, entry.lane(), entry.turn());
+        self.expiries.extend(entry.expiry());
         self.by_id.insert(entry);
         is_first
     }
@@ -320,6 +359,27 @@ impl Entries {
             }
             seen += 1;
             last = Some(entry.id);
+        }
+        last.filter(|_| seen == SELECTION_STEP)
+    }
+
+    /// Takes out the organisations that one of the next ends after one belongs to, and notes these.
+    /// Returns the end to go on after, if there may be more.
+    pub(super) fn first_expiries(
+        &self,
+        organisations: &mut HashSet<OrganisationId>,
+        after: Option<(Moment, MessageId)>,
+        found: &mut BTreeMap<OrganisationId, Instant>,
+    ) -> Option<(Moment, MessageId)> {
+        let (mut seen, mut last) = (0, None);
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        for expiry @ (end, id) in self.expiries.range(range).take(SELECTION_STEP) {
+            let entry = self.by_id.get(id).expect("an end has its entry");
+            if organisations.remove(&entry.organisation) {
+                found.insert(entry.organisation, self.queue.times.of_moment(*end));
+            }
+            seen += 1;
+            last = Some(*expiry);
         }
         last.filter(|_| seen == SELECTION_STEP)
     }
@@ -397,9 +457,12 @@ impl Entries {
         max_calls: usize,
     ) -> Option<Taken> {
         let (entries, bodies, times) = (&mut self.by_id, &self.bodies, self.queue.times);
-        let mut taken = None;
+        let (mut taken, expiries) = (None, &mut self.expiries);
         self.queue.take(kind, now, max_calls, |turn| {
             let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+            if let Some(expiry) = entry.expiry() {
+                expiries.remove(&expiry);
+            }
             taken.insert(entry.claim(bodies, times)).message.recipients
         })?;
         *self.in_flight.of(kind) += 1;
@@ -415,11 +478,21 @@ impl Entries {
             .filter(|entry| entry.place == Place::Waiting)
             .take(limit)
             .map(|entry| {
-                self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
+                self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
                 *self.in_flight.of(entry.kind) += 1;
+                if let Some(expiry) = entry.expiry() {
+                    self.expiries.remove(&expiry);
+                }
                 entry.claim(&self.bodies, times)
             })
             .collect()
+    }
+
+    pub(super) fn claim_expired(&mut self, now: Instant, limit: usize) -> Vec<Taken> {
+        let now = self.queue.times.moment(now);
+        let over = self.expiries.iter().take_while(|(end, _)| *end <= now).take(limit);
+        let ids: Vec<_> = over.map(|(_, id)| *id).collect();
+        ids.into_iter().filter_map(|id| self.claim_waiting(id)).collect()
     }
 
     pub(super) fn start_call(&mut self, id: MessageId) -> (u32, OrganisationId) {
@@ -446,12 +519,15 @@ impl Entries {
         let entry = self.by_id.remove(&id)?;
         let Entry { organisation, kind, sender_domain, .. } = entry;
         self.test_messages -= usize::from(kind == OrganisationKind::Test);
+        if let Some(expiry) = entry.expiry() {
+            self.expiries.remove(&expiry);
+        }
         match entry.place {
             Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
                 *self.in_flight.of(kind) -= 1;
                 self.queue.returned(organisation, sender_domain, id);
             }
-            Place::Waiting => self.queue.remove(organisation, sender_domain, &entry.turn()),
+            Place::Waiting => self.queue.remove(organisation, entry.lane(), &entry.turn()),
         }
         Some(self.removed(entry))
     }
@@ -529,8 +605,10 @@ impl Entries {
         let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
         (entry.place, entry.due) = (Place::Waiting, due);
         let Entry { organisation, kind, sender_domain, .. } = *entry;
+        let (lane, expiry) = (entry.lane(), entry.expiry());
         *self.in_flight.of(kind) -= 1;
-        self.queue.add(organisation, kind, sender_domain, Turn { due, id });
+        self.expiries.extend(expiry);
+        self.queue.add(organisation, kind, lane, Turn { due, id });
         self.queue.returned(organisation, sender_domain, id);
     }
 
@@ -562,11 +640,7 @@ impl Entries {
                 continue;
             }
             match entry.place {
-                Place::Waiting => {
-                    self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
-                    *self.in_flight.of(entry.kind) += 1;
-                    taken.push(entry.claim(&self.bodies, self.queue.times));
-                }
+                Place::Waiting => taken.extend(self.claim_waiting(id)),
                 Place::Calling(_) | Place::Returning(_) => {
                     entry.cancel(&self.bodies, why);
                     selected.calls_under_way += 1;
@@ -621,6 +695,11 @@ impl Entries {
             }
         });
     }
+}
+
+/// Packs how long a message may be sent: at least a millisecond, at most 49 days.
+fn packed_millis(expires_in: Duration) -> u32 {
+    u32::try_from(whole_millis(expires_in)).unwrap_or(u32::MAX).max(1)
 }
 
 impl Drop for Entries {

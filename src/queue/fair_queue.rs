@@ -1,5 +1,6 @@
 //! Fair queue of waiting messages: by turns between organisations, measured in recipients; within
-//! an organisation the first due first, and a new message before a retry of the same age.
+//! an organisation by priority, then the first due first, and a new message before a retry of the same
+//! age.
 //!
 //! Test organisations have turns and calls of their own: they take none of production's. Knows
 //! neither bodies nor the outcome of a call.
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::organisation::OrganisationKind;
+use crate::domain::terms::Priority;
 use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
 use crate::queue::{Backlog, Gate, Next};
@@ -73,13 +75,13 @@ impl FairQueue {
         &mut self,
         organisation: OrganisationId,
         kind: OrganisationKind,
-        domain: DomainHash,
+        lane: (DomainHash, Priority),
         turn: Turn,
     ) -> bool {
         self.learn(organisation, kind);
         let lanes = &mut self.queue(organisation).lanes;
         let before = lanes.first();
-        lanes.add(domain, turn);
+        lanes.add(lane, turn);
         let is_changed = lanes.first() != before;
         if is_changed {
             self.rank(organisation);
@@ -87,9 +89,14 @@ impl FairQueue {
         is_changed
     }
 
-    pub(super) fn remove(&mut self, organisation: OrganisationId, domain: DomainHash, turn: &Turn) {
+    pub(super) fn remove(
+        &mut self,
+        organisation: OrganisationId,
+        lane: (DomainHash, Priority),
+        turn: &Turn,
+    ) {
         if let Some(queue) = self.queues.get_mut(&organisation) {
-            queue.lanes.remove(domain, turn);
+            queue.lanes.remove(lane, turn);
             self.rank(organisation);
         }
     }
@@ -119,7 +126,8 @@ impl FairQueue {
         order.served = order.served.max(share);
         let served = order.served;
         let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
-        let turn = queue.lanes.take().expect("a ready organisation has a turn");
+        let turn = queue.lanes.take(self.times.of_retry(now));
+        let turn = turn.expect("a ready organisation has a turn");
         queue.share = queue.share.max(served) + u64::from(recipients(&turn));
         self.rank(organisation);
         Some(turn)
@@ -129,6 +137,7 @@ impl FairQueue {
     pub(super) fn call_started(&mut self, organisation: OrganisationId) {
         let queue = self.queue(organisation);
         queue.calls += 1;
+        queue.lanes.call_started();
         self.order_mut(self.kind(organisation)).calls += 1;
         self.rank(organisation);
     }

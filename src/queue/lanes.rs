@@ -1,4 +1,7 @@
-//! Waiting messages of one organisation, in a lane for each sender's domain.
+//! Waiting messages of one organisation, in a lane for each sender's domain, and by their priority.
+//!
+//! While messages of both priorities could go, nine of ten calls are for the high one. A place that
+//! its priority has no message for goes to the other one, and is not saved up.
 //!
 //! A domain that the provider does not take for now holds up its own lane and nothing else: its
 //! messages stay where they are and cost nothing until one of them may try the domain again.
@@ -8,8 +11,14 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::DomainName;
+use crate::domain::terms::Priority;
 use crate::queue::due::Due;
 use crate::queue::sorted::{Keyed, Sorted};
+
+/// Calls after which the places of the priorities begin again.
+const PLACES: u8 = 10;
+/// First of these places that is not the high priority's.
+const FIRST_NORMAL_PLACE: u8 = 9;
 
 /// Place of a message in its organisation's queue. Every pending message has one, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,15 +59,20 @@ impl DomainHash {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     by_domain: HashMap<DomainHash, Lane>,
-    /// First turn of every lane that lets a message go, at its time or later.
-    firsts: BTreeSet<(Turn, DomainHash)>,
+    /// By priority, first turn of every lane that lets a message go, at its time or later.
+    firsts: ByPriority<BTreeSet<(Turn, DomainHash)>>,
+    /// Place of the next call.
+    place: u8,
 }
 
 #[derive(Debug)]
 struct Lane {
-    turns: Sorted<Turn>,
+    turns: ByPriority<Sorted<Turn>>,
     gate: Gate,
 }
+
+/// One for each priority, in their order.
+type ByPriority<T> = [T; Priority::ALL.len()];
 
 /// Which messages of a lane may go.
 #[derive(Debug, Clone, Copy)]
@@ -74,8 +88,8 @@ enum Gate {
 }
 
 impl Lane {
-    fn first(&self) -> Option<Turn> {
-        let first = *self.turns.first()?;
+    fn first(&self, priority: Priority) -> Option<Turn> {
+        let first = *self.turns[priority as usize].first()?;
         match self.gate {
             Gate::Open => Some(first),
             Gate::Reopened(time) | Gate::Closed(time) => {
@@ -85,10 +99,14 @@ impl Lane {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.turns.iter().all(Sorted::is_empty)
+    }
+
     fn is_held(&self) -> bool {
         match self.gate {
             Gate::Open | Gate::Reopened(_) => false,
-            Gate::Closed(_) => !self.turns.is_empty(),
+            Gate::Closed(_) => !self.is_empty(),
             Gate::Trying(..) => true,
         }
     }
@@ -101,38 +119,52 @@ impl Lanes {
 
     /// How many messages wait.
     pub(super) fn len(&self) -> usize {
-        self.by_domain.values().map(|lane| lane.turns.len()).sum()
+        self.by_domain.values().flat_map(|lane| &lane.turns).map(Sorted::len).sum()
     }
 
     /// The turn that is next, whenever that is.
     pub(super) fn first(&self) -> Option<Turn> {
-        self.firsts.first().map(|(turn, _)| *turn)
+        self.firsts.iter().filter_map(BTreeSet::first).map(|(turn, _)| *turn).min()
     }
 
-    pub(super) fn add(&mut self, domain: DomainHash, turn: Turn) {
+    pub(super) fn add(&mut self, (domain, priority): (DomainHash, Priority), turn: Turn) {
         self.change(domain, |lane| {
-            lane.turns.insert(turn);
+            lane.turns[priority as usize].insert(turn);
         });
     }
 
-    pub(super) fn remove(&mut self, domain: DomainHash, turn: &Turn) {
+    pub(super) fn remove(&mut self, (domain, priority): (DomainHash, Priority), turn: &Turn) {
         self.change(domain, |lane| {
-            lane.turns.remove(turn);
+            lane.turns[priority as usize].remove(turn);
         });
     }
 
-    /// Takes out the first turn. A closed lane lets no other go until it is known how this one
-    /// fared.
-    pub(super) fn take(&mut self) -> Option<Turn> {
-        let (_, domain) = *self.firsts.first()?;
+    /// Takes out the first turn of the priority that the next call is for, or of the other one if
+    /// that has none by `now`. A closed lane lets no other go until it is known how this one fared.
+    pub(super) fn take(&mut self, now: Due) -> Option<Turn> {
+        let owners = match self.place {
+            ..FIRST_NORMAL_PLACE => [Priority::High, Priority::Normal],
+            _ => [Priority::Normal, Priority::High],
+        };
+        let first = |priority: &Priority| self.firsts[*priority as usize].first().copied();
+        let is_due = |priority: &Priority| first(priority).is_some_and(|(turn, _)| turn.due <= now);
+        let earliest =
+            || Priority::ALL.into_iter().min_by_key(|one| (first(one).is_none(), first(one)));
+        let priority = owners.into_iter().find(is_due).or_else(earliest)?;
+        let (_, domain) = first(&priority)?;
         let mut taken = None;
         self.change(domain, |lane| {
-            taken = lane.turns.pop_first();
+            taken = lane.turns[priority as usize].pop_first();
             if let (Gate::Closed(until), Some(turn)) = (lane.gate, taken) {
                 lane.gate = Gate::Trying(turn.id, until);
             }
         });
         taken
+    }
+
+    /// Takes note that a call has begun.
+    pub(super) fn call_started(&mut self) {
+        self.place = (self.place + 1) % PLACES;
     }
 
     pub(super) fn pause(&mut self, domain: DomainHash, until: Due) {
@@ -173,38 +205,40 @@ impl Lanes {
         for domain in domains {
             self.change(domain, |lane| {
                 let first_later = Turn { due: now.next(), id: MessageId::from_bytes([0; 16]) };
-                for turn in lane.turns.split_off(&first_later) {
-                    let earlier = Turn { due: now, ..turn };
-                    lane.turns.insert(match take(earlier) {
-                        Forward::Taken => earlier,
-                        Forward::Left => turn,
-                    });
+                for turns in &mut lane.turns {
+                    for turn in turns.split_off(&first_later) {
+                        let earlier = Turn { due: now, ..turn };
+                        turns.insert(match take(earlier) {
+                            Forward::Taken => earlier,
+                            Forward::Left => turn,
+                        });
+                    }
                 }
             });
         }
     }
 
-    /// Changes a lane, and puts its first turn among the others' anew.
+    /// Changes a lane, and puts its first turns among the others' anew.
     fn change(&mut self, domain: DomainHash, change: impl FnOnce(&mut Lane)) {
         let lane = self
             .by_domain
             .entry(domain)
-            .or_insert_with(|| Lane { turns: Sorted::default(), gate: Gate::Open });
-        let before = lane.first();
+            .or_insert_with(|| Lane { turns: ByPriority::default(), gate: Gate::Open });
+        let before = Priority::ALL.map(|priority| lane.first(priority));
         change(lane);
-        let after = lane.first();
-        let is_idle = lane.turns.is_empty() && matches!(lane.gate, Gate::Open | Gate::Reopened(_));
+        let after = Priority::ALL.map(|priority| lane.first(priority));
+        let is_idle = lane.is_empty() && matches!(lane.gate, Gate::Open | Gate::Reopened(_));
         if is_idle {
             self.by_domain.remove(&domain);
         }
-        if before == after {
-            return;
-        }
-        if let Some(turn) = before {
-            self.firsts.remove(&(turn, domain));
-        }
-        if let Some(turn) = after {
-            self.firsts.insert((turn, domain));
+        for ((firsts, before), after) in self.firsts.iter_mut().zip(before).zip(after) {
+            if before == after {
+                continue;
+            }
+            if let Some(turn) = before {
+                firsts.remove(&(turn, domain));
+            }
+            firsts.extend(after.map(|turn| (turn, domain)));
         }
     }
 }

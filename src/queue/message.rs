@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use crate::domain::attempt::{RequestBody, RequestParts};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::OrganisationKind;
+use crate::domain::terms::Priority;
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
 use crate::text_buffer::TextBuffer;
@@ -59,6 +61,8 @@ pub struct EncodedRequest {
     pub(super) request_len: usize,
     pub(super) sender_domain: DomainHash,
     pub(super) recipients: u32,
+    pub(super) priority: Priority,
+    pub(super) expires_in: Option<Duration>,
 }
 
 impl EncodedRequest {
@@ -73,6 +77,8 @@ impl EncodedRequest {
             request_len,
             sender_domain: DomainHash::of(&envelope.sender_domain()),
             recipients: envelope.recipient_count(),
+            priority: envelope.priority(),
+            expires_in: envelope.expires_in(),
         }
     }
 
@@ -100,8 +106,12 @@ pub struct PendingMessage {
     pub kind: OrganisationKind,
     /// Number of its recipients.
     pub recipients: u32,
+    /// Its class among those of its organisation.
+    pub priority: Priority,
     /// Time of acceptance.
     pub accepted_at: Instant,
+    /// How long after that it may be sent, if that has an end of its own.
+    pub expires_in: Option<Duration>,
     /// The suppressions that it was checked against; `None` if that was in an earlier process.
     pub suppression_epoch: Option<u64>,
     pub(super) sender_domain: DomainHash,
@@ -109,6 +119,11 @@ pub struct PendingMessage {
 }
 
 impl PendingMessage {
+    /// Time at which it has to be sent, if it has to be within `retry_for` of its acceptance.
+    pub fn end(&self, retry_for: Duration) -> Instant {
+        self.accepted_at + self.expires_in.map_or(retry_for, |expires_in| expires_in.min(retry_for))
+    }
+
     /// Reads the sender's domain and the recipients.
     pub fn envelope(&self) -> io::Result<Envelope<'static>> {
         self.body.envelope().map(Envelope::from_text)

@@ -1,10 +1,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::*;
-use std::os::fd::AsFd as _;
-
 use crate::body_store::{ArenaOwner, BodyStore};
 use crate::domain::id::{KeyId, MessageIds};
 use crate::domain::mailbox::{Address, DomainName};
@@ -12,6 +11,7 @@ use crate::domain::message::{FailureCode, Transition};
 use crate::domain::time::Timestamp;
 use crate::shared_limits::Exhausted;
 
+mod terms;
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
 /// A test organisation.

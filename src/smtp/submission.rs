@@ -99,7 +99,9 @@ fn reply_to(refusal: &Refusal) -> Reply {
             Reply::new(codes, &exceeded.to_string())
         }
         Refusal::QueueFull(_) => Reply::QUEUE_FULL,
-        Refusal::StorageUnavailable | Refusal::Internal => Reply::STORAGE_UNAVAILABLE,
+        Refusal::StorageUnavailable | Refusal::Internal | Refusal::TermsUnknown { .. } => {
+            Reply::STORAGE_UNAVAILABLE
+        }
         Refusal::OutcomeOpen => Reply::OUTCOME_OPEN,
         Refusal::ShuttingDown => Reply::STOPPING,
     }

@@ -22,7 +22,9 @@ pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// First schema whose nodes look whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;
 /// First schema whose nodes know what is set for organisations, and the rights of keys.
-pub(super) const FIRST_WITH_RIGHTS: i32 = 10;
+pub const FIRST_WITH_RIGHTS: i32 = 10;
+/// First schema whose nodes know terms of messages.
+pub const FIRST_WITH_TERMS: i32 = 11;
 /// First schema whose nodes answer each other's requests.
 pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
 /// Connections by which a node accepts messages, each with a transaction under way.

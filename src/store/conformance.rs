@@ -34,6 +34,7 @@ pub(super) mod list;
 mod organisations;
 mod rights;
 mod rows;
+mod terms;
 mod timeline;
 mod usage;
 mod webhooks;

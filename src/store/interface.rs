@@ -16,6 +16,7 @@ use crate::domain::message::Message;
 use crate::domain::organisation::{KeyRights, SenderStatus};
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::terms::MessageDefaults;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookUrl};
 use crate::organisation_counts::OrganisationCounts;
@@ -450,6 +451,10 @@ impl Facts for OrganisationFacts<'_> {
 
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
         self.right.is_none_or(|right| right.allows_sender(domain))
+    }
+
+    fn defaults(&self) -> MessageDefaults {
+        self.right.map_or_else(MessageDefaults::default, SendingRight::defaults)
     }
 
     async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {

@@ -106,11 +106,11 @@ impl Store {
         on_server!(self, engine => engine.forget_node(name).await, else Ok(Forgotten::Unknown))
     }
 
-    /// Keeps nodes that know neither what is set for organisations nor the rights of keys off the
-    /// database from now on, because they could not read what is to be written. Returns those that
-    /// work on it now. If there is one, nothing is changed.
-    pub async fn keep_earlier_nodes_off(&self) -> Result<Vec<NodeStatus>, StoreError> {
-        on_server!(self, engine => engine.keep_earlier_nodes_off().await, else Ok(Vec::new()))
+    /// Keeps nodes of schemas before this one off the database from now on, because they could not
+    /// read what is to be written. Returns those that work on it now. If there is one, nothing is
+    /// changed.
+    pub async fn keep_nodes_off_before(&self, schema: i32) -> Result<Vec<NodeStatus>, StoreError> {
+        on_server!(self, engine => engine.keep_nodes_off_before(schema).await, else Ok(Vec::new()))
     }
 
     /// Asks all other nodes that work on the store, and returns what each answered until `patience`

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, watch};
@@ -120,6 +120,8 @@ struct Shared {
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
     is_lost: AtomicBool,
+    /// Nodes of schemas before this one are known not to work on the database any more.
+    kept_off_before: AtomicI32,
     /// The database's state at the last look.
     database: std::sync::Mutex<DatabaseStatus>,
 }
@@ -162,6 +164,7 @@ impl PostgresStore {
             requests: Requests::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
+            kept_off_before: AtomicI32::new(0),
             database: std::sync::Mutex::new(database),
         });
         shared.memory.restarts.note(now, kept.clone());

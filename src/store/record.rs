@@ -1,6 +1,8 @@
 //! Row formats: a version byte, then postcard. Kept apart from the domain's types, because a file
 //! that an older version wrote must stay readable if those change.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::admission::Admitted;
@@ -14,6 +16,7 @@ use crate::domain::mailbox::Mailbox;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::terms::{MessagePriority, Priority, Terms, whole_millis};
 use crate::domain::time::Timestamp;
 use crate::store::DeadLetter;
 use crate::store::error::RowError;
@@ -69,8 +72,10 @@ stored_enum!(
         RecipientSuppressed,
         DomainUnverified,
         Cancelled,
+        Expired,
     }
 );
+stored_enum!(PriorityV3 = Priority { High, Normal });
 stored_enum!(EventTypeV1 = EventType { DeliveryDelay, Delivery, Reject, Bounce, Complaint });
 stored_enum!(BounceTypeV1 = BounceType { Permanent, Transient, Undetermined });
 stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
@@ -138,13 +143,46 @@ struct MessageV2<'a> {
 
 const WITH_METADATA: u8 = 2;
 
+/// A message with terms, and with metadata if it has any. One without terms is a row of an earlier
+/// version.
+#[derive(Serialize, Deserialize)]
+struct MessageV3<'a> {
+    #[serde(borrow)]
+    message: MessageV1<'a>,
+    #[serde(borrow)]
+    metadata: Option<Vec<(&'a str, &'a str)>>,
+    priority: PriorityV3,
+    /// Whether the request named the priority.
+    is_given: bool,
+    /// Milliseconds.
+    expires_in: Option<u64>,
+}
+
+const WITH_TERMS: u8 = 3;
+
 impl<'a> MessageV1<'a> {
-    fn encode(self, metadata: Option<Vec<(&'a str, &'a str)>>, size_hint: usize) -> Vec<u8> {
+    fn encode(
+        self,
+        metadata: Option<Vec<(&'a str, &'a str)>>,
+        terms: Terms,
+        size_hint: usize,
+    ) -> Vec<u8> {
+        let pairs = metadata.iter().flatten();
+        let text: usize = pairs.map(|(name, value)| name.len() + value.len() + 3).sum();
+        if terms != Terms::NONE {
+            let Terms { priority, expires_in } = terms;
+            let row = MessageV3 {
+                message: self,
+                metadata,
+                priority: priority.effective().into(),
+                is_given: priority.given().is_some(),
+                expires_in: expires_in.map(whole_millis),
+            };
+            return encode_as(WITH_TERMS, &row, size_hint + text + 10);
+        }
         match metadata {
             None => encode(&self, size_hint),
             Some(metadata) => {
-                let text: usize =
-                    metadata.iter().map(|(name, value)| name.len() + value.len() + 3).sum();
                 let row = MessageV2 { message: self, metadata };
                 encode_as(WITH_METADATA, &row, size_hint + text + 1)
             }
@@ -172,7 +210,7 @@ pub(super) fn encode_accepted(
         state: StateV1::Queued(None, AcceptanceV1::Excluded),
         last_event: None,
     };
-    row.encode(admitted.metadata().map(<[_]>::to_vec), size_hint)
+    row.encode(admitted.metadata().map(<[_]>::to_vec), admitted.terms(), size_hint)
 }
 
 pub(super) fn encode_message(message: &Message) -> Vec<u8> {
@@ -203,15 +241,23 @@ pub(super) fn encode_message(message: &Message) -> Vec<u8> {
     let metadata = message.metadata.as_ref().map(|metadata| {
         metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     });
-    row.encode(metadata, 512)
+    row.encode(metadata, message.terms, 512)
 }
 
 pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, RowError> {
-    let (row, metadata) = if version(bytes) == Some(WITH_METADATA) {
-        let MessageV2 { message, metadata } = decode_as(WITH_METADATA, bytes)?;
-        (message, Some(metadata))
-    } else {
-        (decode::<MessageV1<'_>>(bytes)?, None)
+    let (row, metadata, terms) = match version(bytes) {
+        Some(WITH_METADATA) => {
+            let MessageV2 { message, metadata } = decode_as(WITH_METADATA, bytes)?;
+            (message, Some(metadata), Terms::NONE)
+        }
+        Some(WITH_TERMS) => {
+            let MessageV3 { message, metadata, priority, is_given, expires_in } =
+                decode_as(WITH_TERMS, bytes)?;
+            let origin = if is_given { MessagePriority::Given } else { MessagePriority::Default };
+            let expires_in = expires_in.map(Duration::from_millis);
+            (message, metadata, Terms { priority: origin(priority.into()), expires_in })
+        }
+        _ => (decode::<MessageV1<'_>>(bytes)?, None, Terms::NONE),
     };
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     let state = match row.state {
@@ -236,6 +282,7 @@ pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, Row
         recipients: row.recipients.into_iter().map(str::to_owned).collect(),
         subject: row.subject.to_owned(),
         metadata: metadata.map(|metadata| metadata.into_iter().map(owned).collect()),
+        terms,
         attempts: row.attempts,
         state,
         last_event: row.last_event.map(|(at, event_type)| LastEvent {

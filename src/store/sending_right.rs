@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{ApiKeyEntry, KeyRights};
+use crate::domain::terms::MessageDefaults;
 use crate::domain::time::Timestamp;
 use crate::store::Store;
 use crate::store::directory::OrganisationIndex;
@@ -64,6 +65,11 @@ impl SendingRight {
     /// The API key that the request came with, if any.
     pub fn key(&self) -> Option<KeyId> {
         self.key.as_ref().map(|key| key.id)
+    }
+
+    /// What its key says of messages that say nothing themselves.
+    pub(super) fn defaults(&self) -> MessageDefaults {
+        self.key.as_ref().map(|key| key.rights.defaults).unwrap_or_default()
     }
 
     /// Whether messages of this sender domain may be sent by it.

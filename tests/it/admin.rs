@@ -394,6 +394,8 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
             expires: None,
             scopes: Vec::new(),
             domains: Vec::new(),
+            priority: None,
+            message_expires_in: None,
         };
         let added = service.call(call).await;
         let hash = ApiKey::parse(&added.key.0).unwrap().hash();
@@ -415,6 +417,8 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
         expires: None,
         scopes: Vec::new(),
         domains: Vec::new(),
+        priority: None,
+        message_expires_in: None,
     };
     assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
 }

@@ -19,6 +19,7 @@ mod dev_store;
 #[cfg(feature = "interop")]
 mod disk;
 mod events;
+mod expiry;
 mod feed;
 mod handover;
 mod idempotency;
@@ -33,6 +34,7 @@ mod outcomes;
 mod page;
 mod page_data;
 mod pause;
+mod priority;
 mod provider_answers;
 mod readiness;
 mod reading;

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod drain;
+mod expiry;
 mod faults;
 mod harness;
 mod outage;

@@ -421,7 +421,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
         "The first message of an organisation that an operator has paused fails within an hour, \
-         because sending.retry_for goes on",
+         because its time goes on",
         "Resume it, so that they are sent: pillarbox org resume ORG. Or raise sending.retry_for",
         |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
             if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {

@@ -3,6 +3,7 @@ use crate::domain::event::{BounceType, EventDetail, LastEvent};
 use crate::domain::id::OrganisationId;
 use crate::domain::message::{Acceptance, Failure, FailureCode, State};
 use crate::domain::request::{RequestError, SendRequest};
+use crate::domain::terms::Terms;
 
 fn draft_error(text: &str) -> (String, String) {
     let document = SendDocument::parse(text.as_bytes()).expect(text);
@@ -104,7 +105,7 @@ fn unknown_fields_are_named_with_their_likely_spelling() {
     let (field, rule) = draft_error(r#"{"attachments":[{"path":"/etc/passwd"}]}"#);
     assert_eq!(field, "attachments[0].path");
     assert!(rule.starts_with("unknown member; the members are filename, content,"), "{rule}");
-    for name in ["priority", "", "é"] {
+    for name in ["urgency", "", "é"] {
         let (_, rule) = draft_error(&format!("{{\"{name}\":1}}"));
         assert!(rule.starts_with("unknown field; the fields are from, to,"), "{name}: {rule}");
     }
@@ -134,6 +135,7 @@ fn queued() -> Message {
         recipients: vec!["bob@x.org".into(), "Eve \"E\" <eve@x.org>".into()],
         subject: "Hi".into(),
         metadata: None,
+        terms: Terms::NONE,
         attempts: 1,
         state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
         last_event: None,

@@ -55,6 +55,8 @@ function draw(message) {
     ...field("Organisation", link(message.organisation, address("messages", { organisation: message.organisation }))),
     ...field("From", message.from),
     ...field("To", message.to.join("\n")),
+    ...field("Priority", message.priority),
+    ...field("Expires", message.expiresAt && when(message.expiresAt)),
     ...field("Attempts", String(message.attempts)),
     ...field("Error", message.error && `${message.error.code}: ${message.error.message}`),
     ...(sesMessageId ? field("Provider's id", ...copied(sesMessageId, "the provider's id"), ...captured) : []),

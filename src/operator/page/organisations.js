@@ -64,10 +64,12 @@ function row({ name, test, paused, limits: own, keys, keyCount, lastUsedAt, doma
 function keyList(keys, keyCount, name) {
   const box = element("details");
   const list = element("ul");
-  for (const { id, label, scopes, domains, expiresAt, lastUsedAt } of keys) {
+  for (const { id, label, scopes, domains, expiresAt, lastUsedAt, priority, messageExpiresIn } of keys) {
     const rights = `${scopes.join(", ")}${domains.length > 0 ? ` from ${domains.join(", ")}` : ""}`;
+    const urgent = priority === "high" ? "; priority high" : "";
+    const terms = messageExpiresIn ? `${urgent}; messages expire after ${messageExpiresIn}` : urgent;
     const ends = expiresAt ? `; expires ${when(expiresAt)}` : "";
-    list.append(element("li", `${id} ${label}: ${rights}${ends}; ${lastUsedAt ? `last used ${when(lastUsedAt)}` : "never used"}`));
+    list.append(element("li", `${id} ${label}: ${rights}${terms}${ends}; ${lastUsedAt ? `last used ${when(lastUsedAt)}` : "never used"}`));
   }
   if (keyCount > keys.length) list.append(element("li", `and ${count(keyCount - keys.length)} more: pillarbox key list --org ${name}`));
   box.append(element("summary", count(keyCount), { "aria-label": `${count(keyCount)} API keys of ${name}` }), list);

@@ -1,14 +1,13 @@
 //! Cluster: the nodes and the database as operators see them, and what operators change about nodes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
-use crate::store::cluster::{
-    DatabaseStatus, DrainOrder, FIRST_WITH_RIGHTS, Forgotten, LEASE, NodeStatus, Standby,
-};
+use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
 use crate::store::interface::Change;
 use crate::store::locks::locked;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
@@ -138,13 +137,20 @@ impl PostgresStore {
         self.shared.clock.subscribe()
     }
 
-    pub(in crate::store) async fn keep_earlier_nodes_off(
+    pub(in crate::store) async fn keep_nodes_off_before(
         &self,
+        schema: i32,
     ) -> Result<Vec<NodeStatus>, StoreError> {
-        let is_earlier = |node: &NodeStatus| node.schema < FIRST_WITH_RIGHTS;
-        let earlier: Vec<_> = self.nodes().into_iter().filter(is_earlier).collect();
+        let kept_off = &self.shared.kept_off_before;
+        // It is asked for with every message that needs it.
+        if kept_off.load(Ordering::Relaxed) >= schema {
+            return Ok(Vec::new());
+        }
+        let earlier: Vec<_> =
+            self.nodes().into_iter().filter(|node| node.schema < schema).collect();
         if earlier.is_empty() {
-            self.execute(KEEP_OFF, &[&FIRST_WITH_RIGHTS]).await?;
+            self.execute(KEEP_OFF, &[&schema]).await?;
+            kept_off.fetch_max(schema, Ordering::Relaxed);
         }
         Ok(earlier)
     }

@@ -18,6 +18,8 @@ mod silence;
 mod standby;
 #[cfg(feature = "interop")]
 mod take_over;
+#[cfg(feature = "interop")]
+mod terms;
 
 use crate::domain::id::MessageId;
 use crate::store::ACCEPTING_CONNECTIONS;

@@ -1,6 +1,7 @@
 //! Rows of the directory: organisations, API keys and sender domains.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +11,10 @@ use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
+use crate::domain::terms::{MessageDefaults, whole_millis};
 use crate::domain::time::Timestamp;
 use crate::store::error::RowError;
-use crate::store::record::{decode, decode_as, encode, encode_as, version};
+use crate::store::record::{PriorityV3, decode, decode_as, encode, encode_as, version};
 
 stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
 stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
@@ -114,6 +116,18 @@ struct ApiKeyV3<'a> {
 
 const LIMITED: u8 = 3;
 
+/// An API key that says something of its messages.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV4<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV3<'a>,
+    priority: PriorityV3,
+    /// Milliseconds.
+    expires_in: Option<u64>,
+}
+
+const WITH_DEFAULTS: u8 = 4;
+
 pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     let key = ApiKeyV1 {
         organisation: entry.organisation.0,
@@ -122,12 +136,18 @@ pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
         hash: entry.hash.0,
     };
     let size = 64 + entry.label.len();
-    let KeyRights { scopes, domains } = &*entry.rights;
+    let KeyRights { scopes, domains, defaults } = &*entry.rights;
     let expires_at = entry.expires_at.map(Timestamp::unix_millis);
     if *entry.rights != KeyRights::all() {
         let scopes = scopes.iter().map(|scope| (*scope).into()).collect();
         let domains = domains.iter().map(String::as_str).collect();
-        return encode_as(LIMITED, &ApiKeyV3 { key, expires_at, scopes, domains }, size);
+        let key = ApiKeyV3 { key, expires_at, scopes, domains };
+        let MessageDefaults { priority, expires_in } = *defaults;
+        if *defaults == MessageDefaults::default() {
+            return encode_as(LIMITED, &key, size);
+        }
+        let (priority, expires_in) = (priority.into(), expires_in.map(whole_millis));
+        return encode_as(WITH_DEFAULTS, &ApiKeyV4 { key, priority, expires_in }, size);
     }
     match expires_at {
         Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
@@ -141,11 +161,11 @@ pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEn
             let ApiKeyV2 { key, expires_at } = decode_as(EXPIRING, bytes)?;
             (key, Some(expires_at), KeyRights::all())
         }
-        Some(&LIMITED) => {
-            let ApiKeyV3 { key, expires_at, scopes, domains } = decode_as(LIMITED, bytes)?;
-            let scopes = scopes.into_iter().map(Scope::from).collect();
-            let domains = domains.into_iter().map(str::to_owned).collect();
-            (key, expires_at, KeyRights { scopes, domains })
+        Some(&LIMITED) => limited(decode_as(LIMITED, bytes)?, MessageDefaults::default()),
+        Some(&WITH_DEFAULTS) => {
+            let ApiKeyV4 { key, priority, expires_in } = decode_as(WITH_DEFAULTS, bytes)?;
+            let expires_in = expires_in.map(Duration::from_millis);
+            limited(key, MessageDefaults { priority: priority.into(), expires_in })
         }
         _ => (decode::<ApiKeyV1<'_>>(bytes)?, None, KeyRights::all()),
     };
@@ -158,6 +178,13 @@ pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEn
         hash: ApiKeyHash(row.hash),
         rights: Arc::new(rights),
     })
+}
+
+fn limited(row: ApiKeyV3<'_>, defaults: MessageDefaults) -> (ApiKeyV1<'_>, Option<u64>, KeyRights) {
+    let ApiKeyV3 { key, expires_at, scopes, domains } = row;
+    let scopes = scopes.into_iter().map(Scope::from).collect();
+    let domains = domains.into_iter().map(str::to_owned).collect();
+    (key, expires_at, KeyRights { scopes, domains, defaults })
 }
 
 /// Before checks were remembered.

@@ -8,6 +8,7 @@ use super::directory::{
     DomainStateV1, SenderDomainV1, decode_api_key, decode_domain, decode_organisation,
     encode_api_key, encode_domain, encode_organisation,
 };
+use super::timeline::{decode_step, encode_step};
 use super::*;
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::KeyId;
@@ -15,6 +16,9 @@ use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
+
+use crate::domain::terms::MessageDefaults;
+use crate::domain::timeline::{Step, StepKind};
 
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;
@@ -47,6 +51,7 @@ fn every_failure_reads_back_as_it_was_written() {
                 recipients: vec!["bob@example.org".to_owned()],
                 subject: "Hello".to_owned(),
                 metadata: None,
+                terms: Terms::NONE,
                 attempts: 1,
                 state: State::Failed { failure, acceptance },
                 last_event: None,
@@ -68,6 +73,7 @@ fn metadata_reads_back_and_a_message_without_any_as_it_always_did() {
         recipients: vec!["d@e.f".to_owned()],
         subject: "Hi".to_owned(),
         metadata: None,
+        terms: Terms::NONE,
         attempts: 0,
         state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
         last_event: None,
@@ -107,13 +113,14 @@ fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
     let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
     assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
     let domains = BTreeSet::from(["example.com".to_owned()]);
-    entry.rights = Arc::new(KeyRights { scopes: [Scope::Read].into(), domains });
+    entry.rights =
+        Arc::new(KeyRights { scopes: [Scope::Read].into(), domains, ..KeyRights::all() });
     for expires_at in [entry.expires_at, None] {
         entry.expires_at = expires_at;
         let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
         assert_eq!((read.expires_at, read.rights), (expires_at, entry.rights.clone()));
     }
-    assert!(decode_api_key(7, &[4, 0]).is_err(), "a version of tomorrow");
+    assert!(decode_api_key(7, &[5, 0]).is_err(), "a version of tomorrow");
 }
 
 #[test]
@@ -196,4 +203,75 @@ fn a_types_number_in_a_key_on_the_disk_never_changes() {
     }
     // Of events at one instant, the last one is the one that counts: rank and number agree.
     assert!(numbers.is_sorted());
+}
+
+#[test]
+fn terms_read_back_and_a_message_without_any_as_it_always_did() {
+    let mut message = Message {
+        id: MessageId::from_bytes([7; 16]),
+        organisation: OrganisationId(1),
+        created_at: Timestamp::from_unix_millis(1),
+        from: "a@b.c".to_owned(),
+        recipients: vec!["d@e.f".to_owned()],
+        subject: "Hi".to_owned(),
+        metadata: None,
+        terms: Terms::NONE,
+        attempts: 0,
+        state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
+        last_event: None,
+        calling: None,
+    };
+    let first = b"\x01\x01\x01\x05a@b.c\x01\x05d@e.f\x02Hi\x00\x00\x00\x00\x00";
+    assert_eq!(encode_message(&message), first);
+    let minute = Some(Duration::from_mins(1));
+    for (priority, expires_in, bytes) in [
+        (MessagePriority::Given(Priority::High), None, &b"\x00\x00\x01\x00"[..]),
+        (MessagePriority::Given(Priority::Normal), None, b"\x00\x01\x01\x00"),
+        (MessagePriority::Default(Priority::High), None, b"\x00\x00\x00\x00"),
+        (MessagePriority::Default(Priority::Normal), minute, b"\x00\x01\x00\x01\xe0\xd4\x03"),
+    ] {
+        message.terms = Terms { priority, expires_in };
+        let row = encode_message(&message);
+        assert_eq!((row[0], &row[1..first.len()]), (WITH_TERMS, &first[1..]));
+        assert_eq!(row[first.len()..], *bytes);
+        assert_eq!(decode_message(message.id, &row).unwrap(), message);
+        assert_eq!(organisation_of(&row), Some(OrganisationId(1)));
+    }
+    message.metadata = Some([("order".to_owned(), "1815".to_owned())].into());
+    assert_eq!(decode_message(message.id, &encode_message(&message)).unwrap(), message);
+}
+
+#[test]
+fn a_keys_defaults_read_back_and_a_key_without_any_as_it_always_did() {
+    let mut entry = ApiKeyEntry {
+        id: KeyId(7),
+        organisation: OrganisationId(1),
+        label: "app".to_owned(),
+        created_at: Timestamp::from_unix_millis(1),
+        expires_at: None,
+        hash: ApiKeyHash([9; 32]),
+        rights: Arc::new(KeyRights::all()),
+    };
+    assert_eq!(encode_api_key(&entry)[0], 1);
+    for priority in Priority::ALL {
+        for expires_in in [None, Some(Duration::from_mins(5))] {
+            let defaults = MessageDefaults { priority, expires_in };
+            let scopes = [Scope::Send].into();
+            entry.rights = Arc::new(KeyRights { scopes, defaults, ..KeyRights::all() });
+            let row = encode_api_key(&entry);
+            let version = if defaults == MessageDefaults::default() { 3 } else { 4 };
+            assert_eq!(row[0], version);
+            assert_eq!(decode_api_key(7, &row).unwrap().rights, entry.rights);
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_step_reads_back_as_it_was_written() {
+    for (kind, number) in StepKind::ALL.into_iter().zip([0, 1, 2, 3, 5, 4]) {
+        let step = Step { kind, ..Step::restart(Timestamp::from_unix_millis(1)) };
+        let row = encode_step(&step);
+        assert_eq!(row[2], number, "{kind:?}");
+        assert_eq!(decode_step(&row).unwrap(), step);
+    }
 }

@@ -9,7 +9,9 @@ use crate::domain::timeline::{Step, StepKind};
 use crate::store::error::RowError;
 use crate::store::record::{FailureV1, decode, encode};
 
-stored_enum!(StepKindV1 = StepKind { AttemptFailed, Failed, Suppressed, Cancelled, Restarted });
+stored_enum!(
+    StepKindV1 = StepKind { AttemptFailed, Failed, Suppressed, Cancelled, Restarted, Expired }
+);
 
 #[derive(Serialize, Deserialize)]
 struct StepV1<'a> {

@@ -23,7 +23,7 @@ use crate::store::redb::error::ReadError;
 use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 6;
+pub const FORMAT_VERSION: u64 = 7;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";

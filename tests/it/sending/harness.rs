@@ -335,6 +335,7 @@ impl Provider for Simulated {
 pub(crate) struct Mail {
     pub(crate) from: String,
     pub(crate) to: Vec<String>,
+    pub(crate) expires_in: Option<&'static str>,
 }
 
 impl Mail {
@@ -343,6 +344,7 @@ impl Mail {
         Self {
             from: format!("Ann <ann@{}>", DOMAINS[0]),
             to: (0..recipients).map(|n| format!("r{n}@example.org")).collect(),
+            expires_in: None,
         }
     }
 
@@ -445,6 +447,7 @@ impl Sim {
                     to: Some(mail.to.iter().map(String::as_str).collect()),
                     subject: Some("Hello"),
                     text: Some("Body".into()),
+                    expires_in: mail.expires_in,
                     ..Draft::default()
                 };
                 let request = SendRequest::parse(draft).unwrap();

@@ -39,6 +39,7 @@ fn to(recipients: &[&str]) -> Mail {
     Mail {
         from: "ann@example.com".to_owned(),
         to: recipients.iter().map(|&recipient| recipient.to_owned()).collect(),
+        ..Mail::to_many(1)
     }
 }
 
