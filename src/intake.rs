@@ -26,7 +26,7 @@ use crate::store::{
     AcceptError, Accepted, DrainOrder, NewMessage, SendingRight, Store, StoreError,
 };
 
-pub use batch::{BatchRefusal, PreparedBatch};
+pub use batch::{BatchRefusal, PreparedBatch, RequestRefusal};
 
 mod batch;
 
@@ -288,6 +288,7 @@ impl Intake {
 }
 
 /// Where a message comes from.
+#[derive(Clone)]
 struct Origin<'o, D> {
     organisation: &'o Organisation,
     /// The right by which it is admitted.
