@@ -32,6 +32,7 @@ mod operator;
 mod outcomes;
 mod page;
 mod page_data;
+mod partial;
 mod pause;
 mod provider_answers;
 mod readiness;
