@@ -381,20 +381,22 @@ impl Inner {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let prepared = {
             let document = BatchDocument::parse(&body)?;
-            let requests = document.drafts()?.enumerate().map(|(index, draft)| {
-                let request = SendRequest::parse(draft?).map_err(ApiError::from);
-                request.map_err(|error| error.within(&wire::in_batch(index)))
-            });
-            self.intake.prepare_batch(organisation, Some(key), requests, request_id).await?
+            let (mode, drafts) = document.drafts()?;
+            let requests = drafts.map(|draft| SendRequest::parse(draft?));
+            self.intake.prepare_batch(organisation, Some(key), mode, requests, request_id).await?
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        let accepted = self.intake.accept_batch(prepared).await?;
-        tracing::debug!(%request_id, messages = accepted.len(), "accepted a batch");
-        for one in &accepted {
-            self.count(one);
+        let told = self.intake.accept_batch(prepared).await?;
+        tracing::debug!(%request_id, messages = told.len(), "accepted a batch");
+        let answers: Vec<_> = wire::batch_answers(told).collect();
+        for answer in &answers {
+            match answer {
+                Ok(accepted) => self.count(accepted),
+                Err(error) => self.metrics.refuse(error.kind().1),
+            }
         }
-        Ok(json(wire::accepted_batch(&accepted)))
+        Ok(json(wire::accepted_batch(&answers)))
     }
 
     fn count(&self, accepted: &Accepted) {

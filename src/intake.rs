@@ -27,7 +27,7 @@ use crate::store::{
     SendingRight, Store, StoreError,
 };
 
-pub use batch::{BatchRefusal, PreparedBatch};
+pub use batch::{BatchRefusal, PreparedBatch, RequestRefusal};
 
 mod batch;
 
@@ -309,6 +309,7 @@ impl Intake {
 }
 
 /// Where a message comes from.
+#[derive(Clone)]
 struct Origin<'o, D> {
     organisation: &'o Organisation,
     /// The right by which it is admitted.

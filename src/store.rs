@@ -38,8 +38,8 @@ pub use cluster::{
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
-    Accepted, Alerting, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage,
-    Health, History, Lister, LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE,
+    Accepted, Alerting, Applied, BatchMode, Change, CountsByOrganisation, DeadLetter, EventBacklog,
+    FeedPage, Health, History, Lister, LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE,
     MessagePage, NewApiKey, NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report,
     Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
     WebhookAdded,
@@ -270,7 +270,8 @@ impl Store {
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
     /// together, if the right by which it was admitted still holds then. If the key made a message before, that one is the answer and nothing is written.
     pub async fn accept(&self, acceptance: NewMessage) -> Result<Accepted, AcceptError> {
-        Ok(self.accept_all(vec![acceptance]).await?[0])
+        let mut answers = self.accept_all(vec![acceptance], BatchMode::Whole).await?;
+        answers.pop().expect("one message has one answer")
     }
 
     /// Returns the message that an organisation's idempotency key made, if it still replays at
@@ -325,13 +326,16 @@ impl Store {
         ask_engine!(self, engine => engine.replay_after_commit(organisation, key, window_now))
     }
 
-    /// Accepts all messages in one transaction, or none; an answer for each, in order. Of two with
-    /// one key, the second is a replay of the first.
+    /// Accepts messages of one organisation in one transaction; an answer for each, in order. If `mode`
+    /// is [`BatchMode::Whole`], all of them are accepted, or none is; otherwise none of them but those
+    /// whose answer is a refusal of their own, or none because of what concerns all. Of two with one
+    /// key that are not refused, the second is a replay of the first.
     pub async fn accept_all(
         &self,
         acceptances: Vec<NewMessage>,
-    ) -> Result<Vec<Accepted>, AcceptError> {
-        ask_engine!(self, engine => engine.accept_all(acceptances))
+        mode: BatchMode,
+    ) -> Result<Vec<Result<Accepted, AcceptError>>, AcceptError> {
+        ask_engine!(self, engine => engine.accept_all(acceptances, mode))
     }
 
     /// This moment of everything that is stored.

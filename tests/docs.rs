@@ -150,8 +150,19 @@ fn the_readme_is_short_and_has_its_two_commands() {
 
 #[test]
 fn programs_on_pages_are_those_of_the_examples() {
-    let sending = ["send.py", "send.mjs", "send.sh", "attach.py", "attach.mjs", "attach.sh"];
+    let sending = [
+        "send.py",
+        "send.mjs",
+        "send.sh",
+        "batch.py",
+        "batch.mjs",
+        "batch.sh",
+        "attach.py",
+        "attach.mjs",
+        "attach.sh",
+    ];
     hold_programs("docs/sending.md", &sending);
+    hold_programs("docs/message-life.md", &["message.sh"]);
     hold_programs("docs/following.md", &["events.py", "events.mjs"]);
     hold_programs("docs/webhooks.md", &["receive.py", "receive.mjs"]);
 }

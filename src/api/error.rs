@@ -14,7 +14,7 @@ use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::request::{FieldError, RequestError};
 use crate::domain::usage::Exceeded;
 use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
-use crate::intake::Refusal;
+use crate::intake::{Refusal, RequestRefusal};
 use crate::queue::NoRoom;
 use crate::shared_limits::Exhausted;
 use crate::store::{ListError, StoreError};
@@ -175,7 +175,8 @@ impl ApiError {
         }
     }
 
-    fn answer(&self) -> ErrorAnswer<'_> {
+    /// Returns what the answer's body has.
+    pub(super) fn answer(&self) -> ErrorAnswer<'_> {
         let (message, field, retry_after): (Cow<'_, str>, _, _) = match self {
             Self::Rejected(rejection) => return rejection.answer(),
             Self::InvalidJson { message } => (Cow::Borrowed(message), None, None),
@@ -364,6 +365,15 @@ impl From<ListError> for ApiError {
         match error {
             ListError::Store(error) => error.into(),
             ListError::TooMany => Self::TooManyListings,
+        }
+    }
+}
+
+impl From<RequestRefusal> for ApiError {
+    fn from(refusal: RequestRefusal) -> Self {
+        match refusal {
+            RequestRefusal::Invalid(error) => error.into(),
+            RequestRefusal::Refused(refusal) => refusal.into(),
         }
     }
 }

@@ -65,7 +65,7 @@ impl ClientMetrics {
         );
         registry.register(
             "pillarbox_refusals",
-            "Refused requests, by the code in the answer",
+            "Refused requests, and refused messages of partial batches, by the code in the answer",
             self.refused.clone(),
         );
     }

@@ -13,7 +13,7 @@ use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent}
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
-use crate::domain::organisation::OrganisationKind;
+use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::policy::{
     IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_BATCH, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
     MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
@@ -22,6 +22,9 @@ use crate::domain::policy::{
 };
 use crate::domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::{Entry, Step, StepKind};
+use crate::domain::usage::Usage;
+use crate::intake::{Refusal, RequestRefusal};
 use crate::listing::Listing;
 use crate::store::Accepted;
 
@@ -143,10 +146,17 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
-    let batch = wire::accepted_batch(&[Accepted::Replayed(message().id)]);
+    let refused = Refusal::Suppressed { field: "to[0]".to_owned() };
+    let told = vec![Ok(Accepted::Replayed(message().id)), Err(RequestRefusal::Refused(refused))];
+    let batch = wire::accepted_batch(&wire::batch_answers(told).collect::<Vec<_>>());
     let batch: Value = serde_json::from_slice(&batch).unwrap();
     assert_eq!(keys(&schema("BatchAccepted")["properties"]), keys(&batch));
-    assert_eq!(keys(&schema("BatchAnswer")["properties"]), keys(&batch["emails"][0]));
+    let answers = &schema("BatchAnswer")["oneOf"];
+    assert_eq!(keys(&answers[0]["properties"]), keys(&batch["emails"][0]));
+    assert_eq!(answers[1]["$ref"], "#/components/schemas/Error");
+    assert_eq!(keys(&schema("Error")["properties"]), keys(&batch["emails"][1]));
+    let error = &schema("Error")["properties"]["error"]["properties"];
+    assert_eq!(keys(error), keys(&batch["emails"][1]["error"]));
 }
 
 #[test]
@@ -175,6 +185,50 @@ fn events_have_the_details_that_the_code_gives() {
     let types = [BounceType::Permanent, BounceType::Transient, BounceType::Undetermined];
     let described = schema("EventDetail")["properties"]["bounceType"]["enum"].clone();
     assert_eq!(strings(&described), set(types.map(BounceType::as_str)));
+}
+
+#[test]
+fn timelines_and_usage_have_the_members_that_the_code_gives() {
+    let step = |kind| Step {
+        at: NOON,
+        kind,
+        attempt: Some(1),
+        attempts: 1,
+        failure: Some(failure()),
+        next_attempt_at: Some(NOON),
+    };
+    let detail = EventDetail::Delivery { smtp_response: None };
+    let event = Event { occurred_at: NOON, recipients: Vec::new(), detail };
+    let entries = [
+        Entry::Accepted(NOON),
+        Entry::Sent { at: NOON, attempt: 1 },
+        Entry::Event(event),
+        Entry::Omitted(1),
+    ];
+    let steps = StepKind::ALL.map(|kind| Entry::Step(step(kind)));
+    let given = wire::timeline(steps.into_iter().chain(entries).collect());
+    let given: Value = serde_json::from_slice(&given).unwrap();
+    assert_eq!(keys(&schema("Timeline")["properties"]), keys(&given));
+    let given = given["timeline"].as_array().unwrap();
+    let described = schema("TimelineEntry");
+    let members: BTreeSet<_> = given.iter().flat_map(keys).collect();
+    assert_eq!(keys(&described["properties"]), members);
+    let words = described["properties"]["what"]["description"].as_str().unwrap();
+    for entry in given {
+        let what = entry["what"].as_str().unwrap();
+        assert!(what == "delivery" || words.contains(&format!("`{what}`")), "{what}: {words}");
+    }
+
+    let given = wire::usage(&Limits::NONE, &Usage::default());
+    let given: Value = serde_json::from_slice(&given).unwrap();
+    let described = schema("Usage");
+    assert_eq!(keys(&described["properties"]), keys(&given));
+    assert_eq!(strings(&described["required"]), keys(&given));
+    let described = schema("PeriodUsage");
+    for period in given.as_object().unwrap().values() {
+        assert_eq!(keys(&described["properties"]), keys(period));
+        assert_eq!(strings(&described["required"]), keys(period));
+    }
 }
 
 #[test]

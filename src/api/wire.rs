@@ -23,10 +23,11 @@ use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::Entry;
 use crate::domain::usage::{Period, Usage};
-use crate::intake::BatchRefusal;
+use crate::http::rejection::ErrorAnswer;
+use crate::intake::{BatchRefusal, RequestRefusal};
 use crate::listing::Listing;
 use crate::queue::Live;
-use crate::store::Accepted;
+use crate::store::{Accepted, BatchMode};
 use crate::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
 
 /// The fields of a send request (specification section 2.1; `attachments`, `metadata`, `priority` and
@@ -49,7 +50,7 @@ pub(super) const FIELDS: [&str; 15] = [
     "tag",
 ];
 /// The fields of a batch.
-pub(super) const BATCH_FIELDS: [&str; 1] = ["emails"];
+pub(super) const BATCH_FIELDS: [&str; 2] = ["emails", "partial"];
 /// The members of an attachment.
 pub(super) const ATTACHMENT_MEMBERS: [&str; 4] =
     ["filename", "content", "content_type", "content_id"];
@@ -70,7 +71,7 @@ const LIKELY: f64 = 0.8;
 impl From<BatchRefusal> for ApiError {
     fn from(refusal: BatchRefusal) -> Self {
         match refusal {
-            BatchRefusal::Of { index, refusal } => Self::from(refusal).within(&in_batch(index)),
+            BatchRefusal::Of { index, refusal } => in_batch(index, refusal),
             BatchRefusal::Whole(refusal) => refusal.into(),
         }
     }
@@ -138,18 +139,26 @@ impl<'a> BatchDocument<'a> {
         json::parse_object(body).map(Self)
     }
 
-    /// The fields of each message, in the order given, with no rule checked but their names and
-    /// types. An error names the message and the field, as `emails[3].to[0]`.
+    /// How the batch is accepted, and the fields of each message, in the order given, with no rule
+    /// checked but their names and types.
     pub fn drafts(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = Result<Draft<'_>, FieldError>>, FieldError> {
+    ) -> Result<(BatchMode, impl ExactSizeIterator<Item = Result<Draft<'_>, FieldError>>), FieldError>
+    {
         let Json::Object(members) = &self.0 else {
             unreachable!("an object is read as one, not as {}", type_name(&self.0))
         };
-        let mut emails = &Json::Null;
+        let (mut emails, mut mode) = (&Json::Null, BatchMode::Whole);
         for (name, value) in members {
             match name.shown() {
                 "emails" => emails = value,
+                "partial" => {
+                    mode = match value {
+                        Json::Bool(true) => BatchMode::Partial,
+                        Json::Bool(false) | Json::Null => BatchMode::Whole,
+                        other => return Err(wrong_type("partial", "a boolean", other)),
+                    }
+                }
                 name => return Err(unknown(name, "field", &BATCH_FIELDS)),
             }
         }
@@ -162,16 +171,17 @@ impl<'a> BatchDocument<'a> {
             let rule = format!("must have 1 to {MAX_BATCH} entries");
             return Err(FieldError::new("emails", rule));
         }
-        Ok(elements.iter().enumerate().map(|(index, element)| match element {
-            Json::Object(members) => draft(members).map_err(|error| error.within(&in_batch(index))),
-            other => Err(wrong_type(&in_batch(index), "an object", other)),
-        }))
+        let drafts = elements.iter().map(|element| match element {
+            Json::Object(members) => draft(members),
+            other => Err(FieldError { field: None, rule: not_type("an object", other) }),
+        });
+        Ok((mode, drafts))
     }
 }
 
-/// The path of a message of a batch.
-pub(super) fn in_batch(index: usize) -> String {
-    format!("emails[{index}]")
+/// The refusal of one message of a batch. It names the message and the field, as `emails[3].to[0]`.
+fn in_batch(index: usize, refusal: RequestRefusal) -> ApiError {
+    ApiError::from(refusal).within(&format!("emails[{index}]"))
 }
 
 /// A string; `None` for null, which means absent.
@@ -276,7 +286,11 @@ fn string_members<'t>(
 }
 
 fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
-    FieldError::new(path, format!("must be {expected}, not {}", type_name(found)))
+    FieldError::new(path, not_type(expected, found))
+}
+
+fn not_type(expected: &str, found: &Json<'_>) -> String {
+    format!("must be {expected}, not {}", type_name(found))
 }
 
 const fn type_name(value: &Json<'_>) -> &'static str {
@@ -466,22 +480,39 @@ pub fn accepted(id: MessageId) -> Bytes {
     [r#"{"id":""#, &id.to_string(), "\"}\n"].concat().into()
 }
 
-/// `{"emails":[{"id":"…"},{"id":"…","replayed":true}]}`: the answer to a batch, in its order.
-pub fn accepted_batch(all: &[Accepted]) -> Bytes {
+/// The answers to the messages of a batch, in their order.
+pub fn batch_answers(
+    told: Vec<Result<Accepted, RequestRefusal>>,
+) -> impl Iterator<Item = Result<Accepted, ApiError>> {
+    told.into_iter().enumerate().map(|(index, one)| one.map_err(|refusal| in_batch(index, refusal)))
+}
+
+/// `{"emails":[{"id":"…"},{"id":"…","replayed":true},{"error":{…}}]}`: the answer to a batch, in its
+/// order.
+pub fn accepted_batch(all: &[Result<Accepted, ApiError>]) -> Bytes {
     #[derive(Serialize)]
-    struct Batch {
-        emails: Vec<One>,
+    struct Batch<'a> {
+        emails: Vec<One<'a>>,
     }
     #[derive(Serialize)]
-    struct One {
-        id: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        replayed: Option<bool>,
+    #[serde(untagged)]
+    enum One<'a> {
+        Accepted {
+            id: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            replayed: Option<bool>,
+        },
+        Refused(ErrorAnswer<'a>),
     }
-    let one = |accepted: &Accepted| One {
-        id: accepted.id().to_string(),
-        replayed: matches!(accepted, Accepted::Replayed(_)).then_some(true),
-    };
+    fn one(answer: &Result<Accepted, ApiError>) -> One<'_> {
+        match answer {
+            Ok(accepted) => One::Accepted {
+                id: accepted.id().to_string(),
+                replayed: matches!(accepted, Accepted::Replayed(_)).then_some(true),
+            },
+            Err(error) => One::Refused(error.answer()),
+        }
+    }
     to_json(&Batch { emails: all.iter().map(one).collect() })
 }
 

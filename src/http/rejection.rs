@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId};
 use crate::shared_limits::Exhausted;
@@ -222,7 +222,7 @@ impl Rejection {
     }
 }
 
-/// Answer to a request that is refused.
+/// Answer to a request that is refused. It serializes as `{"error":{…}}`.
 #[derive(Debug)]
 pub struct ErrorAnswer<'a> {
     /// The response's status.
@@ -237,9 +237,8 @@ pub struct ErrorAnswer<'a> {
     pub header: Option<(HeaderName, HeaderValue)>,
 }
 
-impl ErrorAnswer<'_> {
-    /// Returns the body, with a line break at its end as every answer of the API has it.
-    pub fn body(&self) -> Vec<u8> {
+impl Serialize for ErrorAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Body<'a> {
             error: Detail<'a>,
@@ -252,7 +251,14 @@ impl ErrorAnswer<'_> {
             field: Option<&'a str>,
         }
         let error = Detail { code: self.code, message: &self.message, field: self.field };
-        let mut body = serde_json::to_vec(&Body { error }).expect("strings serialize");
+        Body { error }.serialize(serializer)
+    }
+}
+
+impl ErrorAnswer<'_> {
+    /// Returns the body, with a line break at its end as every answer of the API has it.
+    pub fn body(&self) -> Vec<u8> {
+        let mut body = serde_json::to_vec(self).expect("strings serialize");
         body.push(b'\n');
         body
     }

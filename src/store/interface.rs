@@ -68,6 +68,25 @@ pub enum Accepted {
     Replayed(MessageId),
 }
 
+/// How the messages of a batch are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchMode {
+    /// All of them or none.
+    Whole,
+    /// Each that is not refused for a reason of its own.
+    Partial,
+}
+
+impl BatchMode {
+    /// Leaves the refusal of one message in its place, or makes it that of a whole batch.
+    pub fn each<T, E>(self, one: Result<T, E>) -> Result<Result<T, E>, E> {
+        match self {
+            Self::Whole => one.map(Ok),
+            Self::Partial => Ok(one),
+        }
+    }
+}
+
 /// A message to be accepted. All that is to be stored is copied: it needs nothing of the request.
 pub struct NewMessage {
     pub(super) id: MessageId,
@@ -134,18 +153,19 @@ impl NewMessage {
     }
 
     /// Looks at the message's right again; `index` is its position in its request. A message without
-    /// one is taken.
+    /// one is taken. What concerns the message alone is the refusal of all only if `mode` says so.
     pub(super) fn check_right(
         &self,
+        mode: BatchMode,
         index: usize,
         directory: &OrganisationIndex,
-    ) -> Result<(), AcceptError> {
-        let Some(right) = &self.right else { return Ok(()) };
+    ) -> Result<Result<(), AcceptError>, AcceptError> {
+        let Some(right) = &self.right else { return Ok(Ok(())) };
         if right.has_ended(directory) {
             return Err(AcceptError::KeyEnded);
         }
         if !right.is_outdated(directory) {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let record = decode_message(self.id, &self.row).map_err(|_| StoreError::Damaged)?;
         let from = Mailbox::parse_stored(&record.from).map_err(|_| StoreError::Damaged)?;
@@ -154,10 +174,10 @@ impl NewMessage {
             directory.sender_status(self.organisation, domain.as_str()) != SenderStatus::Verified
         };
         match senders.find(is_withdrawn) {
-            None => Ok(()),
+            None => Ok(Ok(())),
             Some(domain) => {
                 let domain = domain.clone().into_owned();
-                Err(AcceptError::UnverifiedDomain { index, domain })
+                mode.each(Err(AcceptError::UnverifiedDomain { index, domain }))
             }
         }
     }

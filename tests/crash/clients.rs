@@ -28,6 +28,37 @@ pub(crate) struct Api {
 /// The organisation of all clients.
 const ORGANISATION: &str = "acme";
 
+const SUCCESS: &str = "success@simulator.amazonses.com";
+
+/// Message of a partial batch.
+pub(crate) struct Email {
+    key: Option<String>,
+    /// Whether there is nothing to refuse.
+    is_right: bool,
+}
+
+impl Email {
+    fn subject(&self) -> String {
+        match &self.key {
+            Some(key) if self.is_right => key.clone(),
+            _ => format!("in a batch: {:x}", fastrand::u128(..)),
+        }
+    }
+}
+
+fn message(key: Option<&str>, to: &str, subject: &str) -> Value {
+    let mut message = json!({
+        "from": "Ann <ann@example.com>",
+        "to": [to],
+        "subject": subject,
+        "text": "How are you?",
+    });
+    if let Some(key) = key {
+        message["idempotencyKey"] = json!(key);
+    }
+    message
+}
+
 impl Api {
     pub(crate) fn new(base: String, key: String, history: History) -> Self {
         let client = Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap();
@@ -39,7 +70,7 @@ impl Api {
         let subject =
             key.map_or_else(|| format!("without a key: {:x}", fastrand::u128(..)), str::to_owned);
         let began = self.history.now();
-        let answer = self.try_post(key, to, &subject).await;
+        let answer = self.ask("/emails", &message(key, to, &subject)).await;
         let (status, replayed, body) = match &answer {
             Some((status, replayed, body)) => (Some(*status), *replayed, Some(body)),
             None => (None, false, None),
@@ -57,23 +88,50 @@ impl Api {
         answer.map(|(status, _, body)| (status, body))
     }
 
-    async fn try_post(
+    /// Posts a partial batch; its status, and the id of each message that is accepted, or nothing where
+    /// the connection broke. Each message is a post of its own.
+    pub(crate) async fn post_partial(
         &self,
-        key: Option<&str>,
-        to: &str,
-        subject: &str,
-    ) -> Option<(u16, bool, Value)> {
-        let mut message = json!({
-            "from": "Ann <ann@example.com>",
-            "to": [to],
-            "subject": subject,
-            "text": "How are you?",
+        emails: &[Email],
+    ) -> Option<(u16, Vec<Option<String>>)> {
+        let began = self.history.now();
+        let subjects: Vec<String> = emails.iter().map(Email::subject).collect();
+        let messages = emails.iter().zip(&subjects).map(|(email, subject)| {
+            message(email.key.as_deref(), if email.is_right { SUCCESS } else { "nobody" }, subject)
         });
-        if let Some(key) = key {
-            message["idempotencyKey"] = json!(key);
+        let body = json!({ "emails": messages.collect::<Vec<_>>(), "partial": true });
+        let answer = self.ask("/emails/batch", &body).await;
+        let ended = self.history.now();
+        let mut ids = Vec::with_capacity(emails.len());
+        for (n, (email, subject)) in emails.iter().zip(subjects).enumerate() {
+            let one = answer.as_ref().map(|(status, _, body)| (*status, &body["emails"][n]));
+            let status = one.map(|(status, one)| match (status, one["error"]["code"].as_str()) {
+                (200, Some(code)) => {
+                    assert_eq!((code, email.is_right), ("ValidationError", false), "{one}");
+                    422
+                }
+                (status, _) => status,
+            });
+            let id = one.and_then(|(_, one)| Some(one["id"].as_str()?.to_owned()));
+            assert!(email.is_right || id.is_none(), "what is wrong is accepted");
+            self.history.write(&Event::Post(Post {
+                began,
+                ended,
+                organisation: ORGANISATION.to_owned(),
+                key: email.key.clone(),
+                subject,
+                status,
+                id: id.clone(),
+                replayed: one.is_some_and(|(_, one)| one["replayed"] == true),
+            }));
+            ids.push(id);
         }
-        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
-        let request = request.header("content-type", "application/json").body(message.to_string());
+        answer.map(|(status, ..)| (status, ids))
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> Option<(u16, bool, Value)> {
+        let request = self.client.post(format!("{}{path}", self.base)).bearer_auth(&self.key);
+        let request = request.header("content-type", "application/json").body(body.to_string());
         let response = request.send().await.ok()?;
         let status = response.status().as_u16();
         let replayed = response.headers().contains_key("idempotent-replayed");
@@ -195,27 +253,65 @@ struct Poster {
 impl Poster {
     async fn run(mut self) {
         for post in 0_u64.. {
-            let key = self.key(post);
-            let to = if key.is_none() && self.random.u8(0..5) == 0 {
-                let label = format!("{}-{}-{post}", self.round, self.number);
-                format!("bounce+{label}@simulator.amazonses.com")
+            let answered = if self.random.u8(0..5) == 0 {
+                self.post_partial(post).await
             } else {
-                "success@simulator.amazonses.com".to_owned()
+                self.post_one(post).await
             };
-            if let Some(key) = &key {
-                let mut ledger = self.ledger.lock().unwrap();
-                if !ledger.keys.contains_key(key) {
-                    ledger.unanswered.insert(key.clone());
-                }
-            }
-            match self.api.post(key.as_deref(), &to).await {
-                Some((200, body)) => {
-                    let id = body["id"].as_str().unwrap();
-                    self.ledger.lock().unwrap().answered(key.as_deref(), id);
-                }
-                Some((503, _)) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Some((status, body)) => panic!("{status}: {body}"),
+            match answered {
+                Some(200) => {}
+                Some(503) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Some(status) => panic!("{status}"),
                 None => return,
+            }
+        }
+    }
+
+    /// Posts a message; its status, or nothing where the connection broke.
+    async fn post_one(&mut self, post: u64) -> Option<u16> {
+        let key = self.key(post);
+        let to = if key.is_none() && self.random.u8(0..5) == 0 {
+            let label = format!("{}-{}-{post}", self.round, self.number);
+            format!("bounce+{label}@simulator.amazonses.com")
+        } else {
+            SUCCESS.to_owned()
+        };
+        self.begin(key.as_deref());
+        let (status, body) = self.api.post(key.as_deref(), &to).await?;
+        if let Some(id) = body["id"].as_str() {
+            self.ledger.lock().unwrap().answered(key.as_deref(), id);
+        }
+        Some(status)
+    }
+
+    /// Posts messages as one partial batch. Before some there is a wrong one with the same key, which
+    /// must not bind it.
+    async fn post_partial(&mut self, post: u64) -> Option<u16> {
+        let mut emails = Vec::new();
+        for _ in 0..self.random.usize(1..5) {
+            let key = self.key(post);
+            if self.random.bool() {
+                emails.push(Email { key: key.clone(), is_right: false });
+            }
+            self.begin(key.as_deref());
+            emails.push(Email { key, is_right: true });
+        }
+        let (status, ids) = self.api.post_partial(&emails).await?;
+        for (email, id) in emails.iter().zip(ids) {
+            assert_eq!(id.is_some(), status == 200 && email.is_right, "{status}");
+            if let Some(id) = id {
+                self.ledger.lock().unwrap().answered(email.key.as_deref(), &id);
+            }
+        }
+        Some(status)
+    }
+
+    /// Notes that a key is about to be posted.
+    fn begin(&self, key: Option<&str>) {
+        if let Some(key) = key {
+            let mut ledger = self.ledger.lock().unwrap();
+            if !ledger.keys.contains_key(key) {
+                ledger.unanswered.insert(key.to_owned());
             }
         }
     }

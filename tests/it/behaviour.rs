@@ -33,6 +33,7 @@ mod operator;
 mod outcomes;
 mod page;
 mod page_data;
+mod partial;
 mod pause;
 mod priority;
 mod provider_answers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::conformance::{Fixture, START, in_directory, of_store};
-use crate::store::{Accepted, MessageFilter, NewMessage, StoreError};
+use crate::store::{Accepted, BatchMode, MessageFilter, NewMessage, StoreError};
 
 impl Fixture {
     /// Accepts messages with these keys, and counts those that are handed over.
@@ -23,7 +23,8 @@ impl Fixture {
             let organisation = self.organisation;
             acceptances.push(NewMessage::new(id, organisation, &admitted, START, START, on_new));
         }
-        self.store.accept_all(acceptances).await.map_err(of_store)
+        let accepted = self.store.accept_all(acceptances, BatchMode::Whole).await;
+        accepted.and_then(|all| all.into_iter().collect()).map_err(of_store)
     }
 
     /// Accepts so many messages, fast.

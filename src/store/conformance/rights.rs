@@ -1,16 +1,18 @@
 //! Rights that end between the checks of a message and its commit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::KeyId;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainState, KeyRights};
+use crate::domain::organisation::{DomainState, KeyRights, Limits};
 use crate::domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::store::{AcceptError, Accepted, MessageFilter, NewApiKey, NewMessage};
+use crate::store::{AcceptError, Accepted, BatchMode, MessageFilter, NewApiKey, NewMessage};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -66,7 +68,8 @@ async fn a_right_that_ended_since_the_checks_accepts_nothing() {
     assert!(matches!(store.accept(message).await, Ok(Accepted::New(_))));
     assert!(matches!(store.accept(of_nobody).await, Ok(Accepted::New(_))));
     assert_eq!(store.accept(of_revoked).await, Err(AcceptError::KeyEnded));
-    assert_eq!(store.accept_all(two_of_revoked).await, Err(AcceptError::KeyEnded));
+    let refused = store.accept_all(two_of_revoked, BatchMode::Partial).await;
+    assert_eq!(refused, Err(AcceptError::KeyEnded), "it concerns all");
     assert!(store.sending_right(fixture.organisation, Some(revoked), now(&clock)).is_none());
 
     // A key that expires needs no change to end.
@@ -87,12 +90,13 @@ async fn a_right_that_ended_since_the_checks_accepts_nothing() {
         vec![fixture.checked(Some(key), &clock).await, fixture.checked(Some(key), &clock).await];
     store.remove_domain(fixture.organisation, domain()).await.unwrap();
     assert_eq!(store.accept(one).await, Err(unverified(0)));
-    assert_eq!(store.accept_all(two).await, Err(unverified(0)));
+    assert_eq!(store.accept_all(two, BatchMode::Whole).await, Err(unverified(0)));
     fixture.put("example.com").await;
     let mut one = fixture.checked(Some(key), &clock).await;
     one.other_senders = vec![DomainName::parse("other.example").unwrap()];
     store.remove_domain(fixture.organisation, one.other_senders[0].clone()).await.unwrap();
-    let refused = store.accept_all(vec![fixture.checked(Some(key), &clock).await, one]).await;
+    let two = vec![fixture.checked(Some(key), &clock).await, one];
+    let refused = store.accept_all(two, BatchMode::Whole).await;
     let other = DomainName::parse("other.example").unwrap();
     assert_eq!(refused, Err(AcceptError::UnverifiedDomain { index: 1, domain: other }));
 
@@ -103,6 +107,60 @@ async fn a_right_that_ended_since_the_checks_accepts_nothing() {
     assert_eq!(store.accept(of_key).await, Err(AcceptError::KeyEnded));
     assert_eq!(store.accept(of_nobody).await, Err(unverified(0)));
     assert_eq!(fixture.accepted().await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partial_batch_leaves_out_what_has_no_right_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let domain = || DomainName::parse("other.example").unwrap();
+    let handed_over = Arc::new(AtomicUsize::new(0));
+    let batch = async |messages: &[(Option<&str>, bool)]| {
+        fixture.put("other.example").await;
+        let mut all = Vec::new();
+        for (key, is_withdrawn) in messages {
+            let right = store.sending_right(organisation, None, || START).unwrap();
+            let (id, admitted) = (fixture.ids.next(START), fixture.admitted(*key).await);
+            let handed_over = Arc::clone(&handed_over);
+            let on_new = move || {
+                handed_over.fetch_add(1, Ordering::SeqCst);
+            };
+            let message = NewMessage::new(id, organisation, &admitted, START, START, on_new);
+            let other_senders = if *is_withdrawn { vec![domain()] } else { Vec::new() };
+            all.push(NewMessage { other_senders, recipients: 1, ..message.by_right(right) });
+        }
+        store.remove_domain(organisation, domain()).await.unwrap();
+        store.accept_all(all, BatchMode::Partial).await
+    };
+    let withdrawn =
+        |index| Err(AcceptError::UnverifiedDomain { index, domain: domain().into_owned() });
+    fixture.limit(Limits { per_day: Some(2), ..Limits::NONE }).await;
+    // Of equal keys, the first that has its right makes the message. What is left out does not count.
+    let messages =
+        [(Some("k"), true), (None, false), (Some("k"), false), (Some("k"), false), (None, true)];
+    let told = batch(&messages).await.unwrap();
+    let [_, Ok(second), Ok(third), ..] = told[..] else { panic!("{told:?}") };
+    let expected = [
+        withdrawn(0),
+        Ok(Accepted::New(second.id())),
+        Ok(Accepted::New(third.id())),
+        Ok(Accepted::Replayed(third.id())),
+        withdrawn(4),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!((handed_over.load(Ordering::SeqCst), fixture.accepted().await), (2, 2));
+    // The limit concerns all of it, and a replay that has its right needs none.
+    let refused = batch(&[(Some("l"), true), (Some("l"), false)]).await;
+    assert!(matches!(refused, Err(AcceptError::LimitReached(_))), "{refused:?}");
+    let told = batch(&[(Some("l"), true), (Some("k"), false), (None, true)]).await.unwrap();
+    assert_eq!(told, [withdrawn(0), Ok(Accepted::Replayed(third.id())), withdrawn(2)]);
+    assert_eq!(batch(&[(Some("l"), true)]).await.unwrap(), [withdrawn(0)]);
+    assert_eq!((handed_over.load(Ordering::SeqCst), fixture.accepted().await), (2, 2));
+    assert_eq!(
+        store.replay(organisation, IdempotencyKey::parse("l").unwrap(), START).await,
+        Ok(None)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

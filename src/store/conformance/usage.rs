@@ -7,12 +7,12 @@ use crate::domain::organisation::Limits;
 use crate::domain::time::Timestamp;
 use crate::domain::usage::{Exceeded, Period};
 use crate::store::conformance::{Fixture, START, in_directory};
-use crate::store::{AcceptError, Accepted, NewMessage, Store};
+use crate::store::{AcceptError, Accepted, BatchMode, NewMessage, Store};
 
 const DAY: Duration = Duration::from_hours(24);
 
 impl Fixture {
-    async fn limit(&self, limits: Limits) {
+    pub(super) async fn limit(&self, limits: Limits) {
         let change = move |organisation: &mut crate::domain::organisation::Organisation| {
             organisation.limits = limits;
         };
@@ -36,7 +36,7 @@ impl Fixture {
         for (key, recipients) in messages {
             all.push(self.message(*key, *recipients, now).await);
         }
-        self.store.accept_all(all).await
+        self.store.accept_all(all, BatchMode::Whole).await?.into_iter().collect()
     }
 
     async fn used(&self, period: Period, now: Timestamp) -> u64 {

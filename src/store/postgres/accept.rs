@@ -1,7 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::store::postgres::session::{Ran, Session};
 use crate::store::postgres::tables::bigint;
 use crate::store::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::store::{AcceptError, Accepted, Health, NewMessage, StoreError};
+use crate::store::{AcceptError, Accepted, BatchMode, Health, NewMessage, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -130,10 +130,39 @@ SELECT writes, NULL::integer, NULL::bytea, NULL::uuid FROM counted
 UNION ALL SELECT NULL, organisation, key, message FROM keyed
     WHERE message NOT IN (SELECT id FROM given)";
 
-/// Messages that are accepted together, or not at all.
+/// Messages that are accepted in one transaction.
 pub(super) struct Request {
-    messages: Vec<NewMessage>,
-    reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
+    /// Those that are not refused, with their places.
+    messages: Vec<(usize, NewMessage)>,
+    mode: BatchMode,
+    /// Answers to those that are, by their places.
+    refused: BTreeMap<usize, Result<Accepted, AcceptError>>,
+    reply: oneshot::Sender<Result<Answers, AcceptError>>,
+}
+
+/// Answers to the messages of a request, in their order.
+type Answers = Vec<Result<Accepted, AcceptError>>;
+
+impl Request {
+    fn messages(&self) -> impl Iterator<Item = &NewMessage> {
+        self.messages.iter().map(|(_, message)| message)
+    }
+
+    /// Refuses what has no right any more; `None` if that is the request.
+    fn check_rights(mut self, directory: &OrganisationIndex) -> Option<Self> {
+        for (place, message) in std::mem::take(&mut self.messages) {
+            match message.check_right(self.mode, place, directory) {
+                Ok(Ok(())) => self.messages.push((place, message)),
+                Ok(Err(error)) => drop(self.refused.insert(place, Err(error))),
+                Err(error) => {
+                    // The client may be gone.
+                    let _ = self.reply.send(Err(error));
+                    return None;
+                }
+            }
+        }
+        Some(self)
+    }
 }
 
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
@@ -142,13 +171,15 @@ impl PostgresStore {
     pub(in crate::store) async fn accept_all(
         &self,
         messages: Vec<NewMessage>,
-    ) -> Result<Vec<Accepted>, AcceptError> {
+        mode: BatchMode,
+    ) -> Result<Answers, AcceptError> {
         match self.health() {
             Health::Writable => {}
             Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable.into()),
         }
         let (reply, answer) = oneshot::channel();
-        let request = Request { messages, reply };
+        let messages = messages.into_iter().enumerate().collect();
+        let request = Request { messages, mode, refused: BTreeMap::new(), reply };
         let accepted = async {
             let sent = self.accepting.send(request).await;
             sent.map_err(|_| StoreError::Unavailable)?;
@@ -175,7 +206,7 @@ pub(super) async fn work(shared: Arc<Shared>, mut session: Session, requests: Ar
 async fn gather(requests: &Requests) -> Option<Vec<Request>> {
     let mut queue = requests.lock().await;
     let mut batch = vec![queue.recv().await?];
-    let bytes = |request: &Request| request.messages.iter().map(|m| m.row.len()).sum::<usize>();
+    let bytes = |request: &Request| request.messages().map(|m| m.row.len()).sum::<usize>();
     let (mut count, mut size) = (batch[0].messages.len(), bytes(&batch[0]));
     while count < MAX_MESSAGES && size < MAX_BYTES {
         let Ok(request) = queue.try_recv() else { break };
@@ -194,13 +225,13 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     let decided = loop {
         // The statement compares this version with the server's: what is checked is what counts.
         let directory = shared.memory.directory.load();
-        batch = refuse_withdrawn(&directory, batch);
+        batch = batch.into_iter().filter_map(|one| one.check_rights(&directory)).collect();
         if batch.is_empty() {
             return;
         }
-        let lead = batch.iter().flat_map(|request| &request.messages);
+        let lead = batch.iter().flat_map(Request::messages);
         let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
-        let now = batch.iter().flat_map(|request| &request.messages).map(|m| m.counted_at).max();
+        let now = batch.iter().flat_map(Request::messages).map(|m| m.counted_at).max();
         let now = now.unwrap_or_default();
         let parameters = Parameters::of(&batch, &directory, &replays, now);
         let version = directory.version.cast_signed();
@@ -232,21 +263,23 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             let mut increments = Vec::new();
             let operations = batch.len();
             let mut answers = Vec::with_capacity(operations);
-            for Request { messages, reply } in batch {
+            for Request { messages, refused: mut told, reply, .. } in batch {
                 let mut has_panicked = false;
-                let accepted = messages.into_iter().map(|message| {
+                told.extend(messages.into_iter().map(|(place, message)| {
                     let earlier = found.answer(&message).filter(|earlier| *earlier != message.id);
                     if let Some(earlier) = earlier {
-                        return Accepted::Replayed(earlier);
+                        return (place, Ok(Accepted::Replayed(earlier)));
                     }
                     increments.push((message.organisation, Increment::Accepted));
                     // A panic of one message is not the others' loss.
                     has_panicked |= catch_unwind(AssertUnwindSafe(message.on_new)).is_err();
-                    Accepted::New(message.id)
-                });
-                let accepted: Vec<Accepted> = accepted.collect();
-                let answer =
-                    if has_panicked { Err(StoreError::OutcomeOpen.into()) } else { Ok(accepted) };
+                    (place, Ok(Accepted::New(message.id)))
+                }));
+                let answer = if has_panicked {
+                    Err(StoreError::OutcomeOpen.into())
+                } else {
+                    Ok(told.into_values().collect())
+                };
                 answers.push((answer, reply));
             }
             shared.memory.metrics.committed(operations, began.elapsed(), increments);
@@ -265,34 +298,18 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     }
 }
 
-/// Refuses requests whose right does not hold any more; gives the others.
-fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<Request> {
-    let mut left = Vec::with_capacity(batch.len());
-    for request in batch {
-        let mut messages = request.messages.iter().enumerate();
-        match messages.try_for_each(|(index, message)| message.check_right(index, directory)) {
-            Ok(()) => left.push(request),
-            Err(error) => {
-                // The client may be gone.
-                let _ = request.reply.send(Err(error));
-            }
-        }
-    }
-    left
-}
-
 /// Returns what the requests of a batch ask of limits.
 fn asked(batch: &[Request]) -> Vec<Asked> {
     let asked = |request: &Request| {
         let key = |KeyClaim { key, window_now }: &KeyClaim| {
             (digest(key.as_key()), millis(window_now.all_past(IDEMPOTENCY_WINDOW)))
         };
-        let messages = request.messages.iter().map(|message| AskedMessage {
+        let messages = request.messages().map(|message| AskedMessage {
             id: message.id,
             recipients: message.recipients,
             key: message.claim.as_ref().map(key),
         });
-        let organisation = request.messages.first().map(|message| message.organisation);
+        let organisation = request.messages().next().map(|message| message.organisation);
         Asked {
             organisation: organisation.unwrap_or(OrganisationId(0)),
             messages: messages.collect(),
@@ -350,7 +367,7 @@ impl<'a> Parameters<'a> {
         replays: &HashSet<MessageId>,
         now: Timestamp,
     ) -> Self {
-        let messages = || batch.iter().flat_map(|request| &request.messages);
+        let messages = || batch.iter().flat_map(Request::messages);
         let organisations = messages().map(|message| message.organisation);
         let mut parameters = Self {
             live_after: i64::MAX,

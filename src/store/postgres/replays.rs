@@ -17,7 +17,7 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Session, Transaction};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
-use crate::store::{Health, StoreError};
+use crate::store::{BatchMode, Health, StoreError};
 
 /// How many questions may wait before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -91,7 +91,7 @@ impl PostgresStore {
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
             // An empty request ends after those that were queued before it have begun.
-            let _ = self.accept_all(Vec::new()).await;
+            let _ = self.accept_all(Vec::new(), BatchMode::Whole).await;
         }
         self.replay(organisation, key, window_now).await
     }

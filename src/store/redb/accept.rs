@@ -19,7 +19,7 @@ use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::{AcceptError, Accepted, NewMessage};
+use crate::store::{AcceptError, Accepted, BatchMode, NewMessage};
 use crate::store::{Health, StoreError};
 
 impl RedbStore {
@@ -61,29 +61,34 @@ impl RedbStore {
     pub(in crate::store) async fn accept_all(
         &self,
         acceptances: Vec<NewMessage>,
-    ) -> Result<Vec<Accepted>, AcceptError> {
+        mode: BatchMode,
+    ) -> Result<Answers, AcceptError> {
         match self.health() {
             Health::Writable => {}
             Health::Refusing => return Err(StoreError::Unavailable.into()),
             Health::FileLost(_) => return Err(StoreError::FileLost.into()),
         }
         let (reply, answer) = oneshot::channel();
-        self.writer.submit(Box::new(Accept { acceptances, decided: None, reply })).await?;
+        self.writer.submit(Box::new(Accept { acceptances, mode, decided: None, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 }
 
-/// The acceptance of messages, all or none.
+/// Answers to the messages of a request, in their order.
+type Answers = Vec<Result<Accepted, AcceptError>>;
+
+/// The acceptance of the messages of one request.
 struct Accept {
     acceptances: Vec<NewMessage>,
-    decided: Option<Result<Vec<Accepted>, AcceptError>>,
-    reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
+    mode: BatchMode,
+    decided: Option<Result<Answers, AcceptError>>,
+    reply: oneshot::Sender<Result<Answers, AcceptError>>,
 }
 
 impl Operation for Accept {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         self.decided = Some(match self.check_rights(batch) {
-            Ok(()) => match own_failure(self.decide(batch), batch.shared)? {
+            Ok(rights) => match own_failure(self.decide(batch, rights), batch.shared)? {
                 Ok(decided) => decided.map_err(AcceptError::LimitReached),
                 Err(error) => Err(error.into()),
             },
@@ -93,12 +98,12 @@ impl Operation for Accept {
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { acceptances, decided, reply } = *self;
+        let Self { acceptances, decided, reply, .. } = *self;
         let answer = outcome
             .map_err(AcceptError::from)
             .and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable.into())));
         for (acceptance, accepted) in acceptances.into_iter().zip(answer.iter().flatten()) {
-            if let Accepted::New(_) = accepted {
+            if let Ok(Accepted::New(_)) = accepted {
                 (acceptance.on_new)();
             }
         }
@@ -116,19 +121,27 @@ impl Operation for Accept {
 }
 
 impl Accept {
-    fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
+    fn check_rights(&self, batch: &Batch<'_>) -> Result<Vec<Result<(), AcceptError>>, AcceptError> {
         let directory = batch.shared.memory.directory.load();
-        let mut all = self.acceptances.iter().enumerate();
-        all.try_for_each(|(index, one)| one.check_right(index, &directory))
+        let all = self.acceptances.iter().enumerate();
+        all.map(|(index, one)| one.check_right(self.mode, index, &directory)).collect()
     }
 
-    /// Decides on all messages; or returns the limit of the organisation that those that are new would
+    /// Decides on all messages whose right holds; or returns the limit of the organisation that those that are new would
     /// exceed together. A row that cannot be read, and that limit, must be met before the first write.
-    fn decide(&self, batch: &mut Batch<'_>) -> Result<Result<Vec<Accepted>, Exceeded>, ReadError> {
+    fn decide(
+        &self,
+        batch: &mut Batch<'_>,
+        rights: Vec<Result<(), AcceptError>>,
+    ) -> Result<Result<Answers, Exceeded>, ReadError> {
         let mut keys = HashSet::new();
         let mut earlier = Vec::with_capacity(self.acceptances.len());
         let mut recipients = 0;
-        for acceptance in &self.acceptances {
+        for (acceptance, right) in self.acceptances.iter().zip(rights) {
+            if let Err(refused) = right {
+                earlier.push(Err(refused));
+                continue;
+            }
             let (mut is_repeat, mut found) = (false, None);
             if let Some(claim) = &acceptance.claim {
                 let hash = acceptance.key_hash(batch, claim);
@@ -139,7 +152,7 @@ impl Accept {
             if found.is_none() && !is_repeat {
                 recipients += acceptance.recipients;
             }
-            earlier.push((found, is_repeat));
+            earlier.push(Ok((found, is_repeat)));
         }
         if recipients > 0 {
             let NewMessage { organisation, counted_at, .. } = &self.acceptances[0];
@@ -148,9 +161,10 @@ impl Accept {
             }
         }
         let decide = |(acceptance, earlier): (&NewMessage, _)| match earlier {
-            (Some(earlier), _) => Ok(Accepted::Replayed(earlier)),
-            (None, true) => acceptance.decide(batch),
-            (None, false) => acceptance.store(batch),
+            Err(refused) => Ok(Err(refused)),
+            Ok((Some(earlier), _)) => Ok(Ok(Accepted::Replayed(earlier))),
+            Ok((None, true)) => acceptance.decide(batch).map(Ok),
+            Ok((None, false)) => acceptance.store(batch).map(Ok),
         };
         self.acceptances.iter().zip(earlier).map(decide).collect::<Result<_, _>>().map(Ok)
     }

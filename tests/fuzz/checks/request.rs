@@ -7,7 +7,7 @@ use pillarbox::api::error::ApiError;
 use pillarbox::api::wire::{BatchDocument, SendDocument};
 use pillarbox::domain::mailbox::Mailbox;
 use pillarbox::domain::policy::{MAX_BATCH, MAX_RECIPIENTS};
-use pillarbox::domain::request::{BodyText, Draft, SendRequest};
+use pillarbox::domain::request::{BodyText, Draft, RequestError, SendRequest};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -97,22 +97,18 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
 /// A batch of any bytes is read or refused, and a refusal names the message at fault.
 fn check_batch(data: &[u8]) {
     let Ok(document) = BatchDocument::parse(data) else { return };
-    let drafts = match document.drafts() {
+    let (_, drafts) = match document.drafts() {
         Ok(drafts) => drafts,
         Err(error) => return check_refusal(&ApiError::Validation(error)),
     };
     assert!((1..=MAX_BATCH).contains(&drafts.len()));
     for draft in drafts {
-        match draft {
-            Ok(draft) => {
-                if let Err(error) = SendRequest::parse(draft) {
-                    check_refusal(&ApiError::from(error).within("emails[0]"));
-                }
-            }
-            Err(error) => {
+        if let Err(error) = draft.map_err(RequestError::from).and_then(SendRequest::parse) {
+            let error = ApiError::from(error).within("emails[0]");
+            if let ApiError::Validation(error) = &error {
                 assert!(error.field.as_ref().is_some_and(|field| field.starts_with("emails[")));
-                check_refusal(&ApiError::Validation(error));
             }
+            check_refusal(&error);
         }
     }
 }

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use crate::behaviour::certificate::metric;
 use crate::kit::{History, ORGANISATION, Server, Site, answer, message, message_with, refusal};
 
-const ACCEPTED: &str = "pillarbox_accepted_messages_total";
+pub(super) const ACCEPTED: &str = "pillarbox_accepted_messages_total";
 
-fn post(server: &Server, body: &Value) -> reqwest::RequestBuilder {
+pub(super) fn post(server: &Server, body: &Value) -> reqwest::RequestBuilder {
     let request = server.client.post(format!("{}/emails/batch", server.base));
     let request = request.bearer_auth(&server.key).header("content-type", "application/json");
     request.body(body.to_string())
@@ -29,15 +29,15 @@ async fn send(server: &Server, emails: &[Value]) -> Vec<Value> {
     body["emails"].as_array().unwrap().clone()
 }
 
-async fn refused(server: &Server, body: &Value) -> (u16, String, Option<String>) {
+pub(super) async fn refused(server: &Server, body: &Value) -> (u16, String, Option<String>) {
     refusal(post(server, body).send().await.unwrap()).await
 }
 
-fn with_key(key: &str) -> Value {
+pub(super) fn with_key(key: &str) -> Value {
     message_with("idempotencyKey", json!(key))
 }
 
-async fn listed(server: &Server) -> usize {
+pub(super) async fn listed(server: &Server) -> usize {
     let (_, page) = answer(server.get("/emails?limit=100").send().await.unwrap()).await;
     page["emails"].as_array().unwrap().len()
 }

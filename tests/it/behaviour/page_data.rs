@@ -12,7 +12,7 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::Options;
-use pillarbox::store::{NewMessage, Store};
+use pillarbox::store::{BatchMode, NewMessage, Store};
 use reqwest::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -274,7 +274,8 @@ async fn fill(store: &Store, organisation: OrganisationId, now: Timestamp) {
         let passed = DAY * 89 / u32::try_from(batches).unwrap() * u32::try_from(batch).unwrap();
         let at = start.plus(passed);
         let acceptance = |_| NewMessage::new(ids.next(at), organisation, &admitted, at, at, || {});
-        store.accept_all((0..BATCH).map(acceptance).collect()).await.unwrap();
+        let all = (0..BATCH).map(acceptance).collect();
+        store.accept_all(all, BatchMode::Whole).await.unwrap();
     }
 }
 

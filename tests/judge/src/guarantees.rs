@@ -80,6 +80,7 @@ impl<'a> Case<'a> {
     pub(crate) fn judge(&self) -> Verdict {
         self.each_answer_has_an_id()?;
         self.each_key_has_one_id()?;
+        self.each_replay_has_a_first_post()?;
         self.each_id_belongs_to_one_post()?;
         self.each_acknowledged_message_is_final()?;
         self.no_status_moves_back()?;
@@ -135,6 +136,38 @@ impl<'a> Case<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A refused post binds no key. So a replay comes from another post that may have been accepted.
+    fn each_replay_has_a_first_post(&self) -> Verdict {
+        let mut first: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for post in self.posts.iter().filter(|post| !post.replayed && self.is_open(post)) {
+            if let Some(key) = &post.key {
+                let began = first.entry((&post.organisation, key)).or_insert(post.began);
+                *began = post.began.min(*began);
+            }
+        }
+        for post in self.posts.iter().filter(|post| post.replayed) {
+            let key = post.key.as_deref().unwrap_or_default();
+            let began = first.get(&(&*post.organisation, key));
+            if began.is_none_or(|began| *began > post.ended) {
+                return Err(self.told_by_posts(
+                    "A replay repeats a post that was not refused.",
+                    format!("nobody made the message {:?} of the key {key}", post.id),
+                    &[post],
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a post may have been accepted.
+    fn is_open(&self, post: &Post) -> bool {
+        match post.status {
+            None | Some(200) => true,
+            Some(503) => self.run.refusal == Refusal::MayBeOpen,
+            Some(_) => false,
+        }
     }
 
     fn each_id_belongs_to_one_post(&self) -> Verdict {
@@ -240,16 +273,11 @@ impl<'a> Case<'a> {
     }
 
     fn what_was_refused_is_not_sent(&self) -> Verdict {
-        let is_open = |post: &Post| match post.status {
-            None | Some(200) => true,
-            Some(503) => self.run.refusal == Refusal::MayBeOpen,
-            Some(_) => false,
-        };
         let open: BTreeSet<(&str, &str)> = self
             .posts
             .iter()
             .copied()
-            .filter(|post| is_open(post))
+            .filter(|post| self.is_open(post))
             .map(|post| (post.organisation.as_str(), post.subject.as_str()))
             .collect();
         for (id, accepted) in &self.accepted {

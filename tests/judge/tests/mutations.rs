@@ -132,6 +132,26 @@ fn a_replay_that_made_a_message_again_is_found() {
 }
 
 #[test]
+fn a_replay_of_what_was_refused_is_found() {
+    let guarantee = broken(|history| {
+        let replay = history.iter().find_map(|event| match event {
+            Event::Post(post) if post.replayed => Some(post.key.clone()),
+            _ => None,
+        });
+        let key = replay.unwrap();
+        for event in history {
+            if let Event::Post(post) = event
+                && post.key == key
+                && !post.replayed
+            {
+                (post.status, post.id) = (Some(422), None);
+            }
+        }
+    });
+    assert_eq!(guarantee, "A replay repeats a post that was not refused.");
+}
+
+#[test]
 fn an_id_that_two_posts_got_is_found() {
     let guarantee = broken(|history| {
         let mut other = history
