@@ -271,8 +271,7 @@ calls! {
         #[arg(long, value_name = "PRIORITY", value_parser = PossibleValuesParser::new(Priority::ALL.map(Priority::as_str)))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<String>,
-        /// Time after which messages expire that name none themselves: 1m to 7d. They are sent for as
-        /// long as sending.retry_for says if not given.
+        /// Time after which messages expire that name none themselves: 1m to 7d; never if not given.
         #[arg(long, value_name = "DURATION")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_expires_in: Option<String>,

@@ -491,8 +491,11 @@ impl<P: Provider> Dispatcher<P> {
                     () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
                 };
                 if wait == Wait::Not {
-                    yield_now().await;
-                    continue;
+                    tokio::select! {
+                        biased;
+                        () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
+                        () = yield_now() => continue,
+                    }
                 }
                 tokio::select! {
                     Some(ended) = attempts.join_next() => Self::ended(ended),
@@ -597,12 +600,7 @@ impl<P: Provider> Dispatcher<P> {
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
-            // Again, because the store may have taken long to say all else.
-            Ok(Hold::None(_)) if self.is_over_for(&claim.message) => {
-                let end = self.time_over(&claim);
-                self.end(claim, end, attempts);
-            }
-            // Last, for the same reason.
+            // Last, because the store may have taken long to say all else.
             Ok(Hold::None(_)) if self.store.pause(claim.message.organisation).is_some() => {
                 self.follow_pauses_while(starting);
                 if let Some((claim, end)) = claim.put_back_as_new() {

@@ -20,9 +20,9 @@ pub(super) fn table(list: &Keys) -> String {
         "LAST USED",
         "SCOPES",
         "DOMAINS",
+        "NAME",
         "PRIORITY",
         "MESSAGES EXPIRE",
-        "NAME",
     ]);
     for key in &list.keys {
         let id = key.id.to_string();
@@ -43,9 +43,9 @@ pub(super) fn table(list: &Keys) -> String {
             last_used,
             &scopes,
             &domains,
+            label,
             priority,
             expiry,
-            label,
         ]);
     }
     table.or("no keys; pillarbox key add --org NAME makes one")

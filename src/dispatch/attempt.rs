@@ -166,6 +166,10 @@ impl<P: Provider> Dispatcher<P> {
         {
             return Ok(Hold::End(Transition::Suppressed));
         }
+        // Again, because the store may have taken long to say all else.
+        if self.is_over_for(message) {
+            return Ok(Hold::End(self.time_over(claim)));
+        }
         Ok(Hold::None(envelope))
     }
 

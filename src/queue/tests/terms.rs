@@ -265,7 +265,7 @@ fn a_later_process_keeps_priority_end_and_order() {
     }
     let of = |wanted| sent.iter().filter(move |(p, _)| *p == wanted).map(|(_, id)| *id);
     assert!(of(High).take(14).is_sorted() && of(Normal).is_sorted());
-    assert_eq!(of(High).last(), Some(first.id), "a retry is behind what is new");
+    assert_eq!(of(High).next_back(), Some(first.id), "a retry is behind what is new");
     assert_eq!((of(High).count(), of(Normal).count()), (15, 16));
     assert_eq!(sent.iter().position(|(p, _)| *p == Normal), Some(9), "{sent:?}");
 }

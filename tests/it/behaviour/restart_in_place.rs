@@ -483,7 +483,7 @@ async fn a_check_says_whether_the_service_would_start() {
     let report = Finished::run(site.command(&["serve", "--check", "--json"])).await.json();
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["dataDir"], json!(site.data_dir()));
-    assert_eq!(report["arenaFormat"], 1);
+    assert_eq!(report["arenaFormat"], 2);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("listen = \"{}\"\noperator", taken.local_addr().unwrap());
     site.reconfigure("listen = \"127.0.0.1:0\"\noperator", &listen);

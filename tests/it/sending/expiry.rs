@@ -18,6 +18,8 @@ const LATENCY: Duration = Duration::from_millis(60);
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(100);
 const MINUTE: Duration = Duration::from_mins(1);
+/// Just before the end of a message that may be sent for a minute.
+const ALMOST: Duration = Duration::from_millis(59_900);
 /// So long after its time, a message is final at the latest.
 const LATEST: Duration = Duration::from_secs(2);
 
@@ -42,10 +44,15 @@ fn assert_expired(sim: &Sim, ids: &[MessageId], said: &str) {
     }
 }
 
+/// Lets time pass until an instant.
+async fn run_until(sim: &Sim, end: Instant) {
+    sim.run(end.saturating_duration_since(Instant::now()), STEP).await;
+}
+
 /// Lets time pass up to just before the end of what was accepted at `start`, and then as long as it may
 /// take.
 async fn run_over_the_end(sim: &Sim, start: Instant, ids: &[MessageId]) {
-    sim.run(MINUTE - STEP - start.elapsed(), STEP).await;
+    run_until(sim, start + ALMOST).await;
     assert!(ids.iter().all(|id| sim.status(*id) == Status::Queued), "not before their time");
     sim.run(STEP + LATEST, STEP).await;
 }
@@ -87,7 +94,7 @@ async fn messages_expire_in_time_while_all_calls_are_in_use_and_no_call_is_repea
     sim.provider.set_latency(MINUTE + TIMEOUT);
     let start = Instant::now();
     let ids = accept(&sim, 0, 20).await;
-    sim.run(MINUTE - STEP - start.elapsed(), STEP).await;
+    run_until(&sim, start + ALMOST).await;
     assert_eq!((sim.provider.call_count(), sim.queue.pending().messages), (1, 20));
     sim.run(STEP + LATEST, STEP).await;
     let called = sim.provider.calls()[0].message;
@@ -109,7 +116,7 @@ async fn a_call_under_way_at_the_end_that_is_accepted_counts() {
     sim.provider.always(Answer::Accept);
     sim.provider.set_latency(MINUTE);
     sim.dispatcher.try_again();
-    sim.run(MINUTE + LATEST - start.elapsed(), STEP).await;
+    run_until(&sim, start + MINUTE + LATEST).await;
     assert_eq!((sim.provider.under_way(), sim.status(id)), (1, Status::Queued));
     sim.run_until_empty(MINUTE, STEP).await;
     assert_eq!(sim.status(id), Status::Sent);
@@ -127,12 +134,12 @@ async fn a_lost_answer_is_told_and_an_event_proves_the_acceptance() {
         sim.provider.always(first);
         let start = Instant::now();
         let id = accept(&sim, 0, 1).await[0];
-        sim.run(MINUTE - TIMEOUT / 2, STEP).await;
+        sim.run(Duration::from_secs(55), STEP).await;
         if is_under_way_at_the_end {
             sim.provider.always(Answer::AcceptSlowly);
             sim.dispatcher.try_again();
         }
-        sim.run(MINUTE + TIMEOUT + LATEST - start.elapsed(), STEP).await;
+        run_until(&sim, start + MINUTE + TIMEOUT + LATEST).await;
         assert_expired(&sim, &[id], "SES may have accepted the message");
         let calls = sim.provider.calls_of(id);
         assert!(calls.iter().all(|call| call.at < start + MINUTE));
@@ -147,7 +154,7 @@ async fn the_earlier_of_both_ends_counts_and_of_equal_ones_the_messages_own() {
     for (retry_for, code) in [
         (MINUTE + SECOND, FailureCode::Expired),
         (MINUTE, FailureCode::Expired),
-        (MINUTE - SECOND, FailureCode::RetriesExhausted),
+        (ALMOST, FailureCode::RetriesExhausted),
     ] {
         let sim = sim(Settings { retry_for, ..settings() }, 100.0).await;
         sim.provider.always(Answer::Refuse(ProblemKind::Throttled));
