@@ -3,26 +3,23 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
-use tokio::time::{Instant, sleep};
 
 use crate::api::Inner;
 use crate::api::error::ApiError;
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
 use crate::domain::organisation::Organisation;
-use crate::queue::{CancelReach, View};
+use crate::queue::{CancelReach, View, live_changes};
 use crate::store::StoreError;
 
 /// Time that a cancelled message has to end, or to show that its call is under way. The client gets an
 /// answer within 5 seconds (contract, section 1).
 const PATIENCE: Duration = Duration::from_millis(4_500);
-/// Pause before its record is read again.
-const POLL: Duration = Duration::from_millis(20);
 
 /// Cancels messages wherever they wait.
 pub trait Canceller: Debug + Send + Sync {
@@ -67,7 +64,7 @@ impl Inner {
             if Instant::now() >= end {
                 return Err(ApiError::HolderSilent);
             }
-            sleep(POLL).await;
+            live_changes().await;
         }
     }
 }
