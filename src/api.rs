@@ -33,7 +33,7 @@ use crate::http::{Connection, Handler};
 use crate::in_flight::InFlightGuard;
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
-use crate::queue::MessageQueue;
+use crate::queue::{Live, MessageQueue};
 use crate::shared_limits::{Budget, Exhausted};
 use crate::store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
 
@@ -432,6 +432,16 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let (message, live) = self.current(organisation, text).await?;
+        self.record(organisation, message, live.as_ref())
+    }
+
+    /// A message as it is now: its row, and what memory knows of it if it is pending here.
+    async fn current(
+        &self,
+        organisation: &Organisation,
+        text: &str,
+    ) -> Result<(Message, Option<Live>), ApiError> {
         let mut message = self.message_of(organisation, text).await?;
         let mut live = None;
         if message.status() == Status::Queued {
@@ -441,7 +451,16 @@ impl Inner {
                 message = self.message_of(organisation, text).await?;
             }
         }
-        self.counted(organisation, wire::message(organisation.kind, message, live.as_ref()))
+        Ok((message, live))
+    }
+
+    fn record(
+        &self,
+        organisation: &Organisation,
+        message: Message,
+        live: Option<&Live>,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        self.counted(organisation, wire::message(organisation.kind, message, live))
     }
 
     async fn events(

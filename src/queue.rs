@@ -28,7 +28,7 @@ use lanes::DomainHash;
 pub use budget::{Budget, Fill, NoRoom, Reservation};
 pub use claim::{Call, Claim, Interruption};
 pub use forecast::DrainForecast;
-pub use live::{Live, View};
+pub use live::{Live, View, live_changes};
 pub use message::{AcceptedMessage, EncodedRequest, HeldMessage, PendingMessage};
 pub use selection::{CancelReach, Selected, Selection};
 

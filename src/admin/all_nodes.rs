@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::admin::Admin;
-use crate::admin::live::LiveView;
 use crate::admin::message::owned_domain;
 use crate::dispatch::{Cancelled, PausedMessages};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::Cancellation;
 use crate::domain::time::Timestamp;
-use crate::queue::{CancelReach, Live, Selection};
+use crate::queue::{CancelReach, Selection};
 use crate::store::{NodeRequest, StoreError};
 
 /// Time that the other nodes have to answer (contract, section 12).
@@ -28,8 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CLIENTS_PATIENCE: Duration = Duration::from_secs(4);
 /// The longest that such a cancellation may take.
 const CLIENTS_LIMIT: Duration = Duration::from_millis(4_500);
-/// Time between two looks whether a message has ended that another part of this process is ending.
-const END_POLL: Duration = Duration::from_millis(10);
 
 /// Request of one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,8 +129,8 @@ impl Admin {
         let (selection, why) = (Selection::Ids([id].into()), Cancellation::ByApplication);
         let call = NodeCall::Cancel { messages: Messages::of(&selection), why };
         let own = live.cancel(selection, why).await?;
+        // One that is held and not counted is being ended by another part of this process.
         if own.not_pending == 0 || live.message(id).is_some() {
-            wait_for_end(&**live, id).await;
             return Ok(CancelReach::Holder);
         }
         let is_holder = |counts: &NodeCounts| counts.not_pending == 0;
@@ -225,13 +222,7 @@ async fn answer(admin: &Admin, request: &[u8]) -> Option<Vec<u8>> {
     let live = admin.live()?;
     match serde_json::from_slice(request).ok()? {
         NodeCall::Cancel { messages, why } => {
-            let selection = messages.selection()?;
-            let cancelled = live.cancel(selection.clone(), why).await.ok()?;
-            if let (Cancellation::ByApplication, Selection::Ids(ids)) = (why, selection) {
-                for id in ids {
-                    wait_for_end(&**live, id).await;
-                }
-            }
+            let cancelled = live.cancel(messages.selection()?, why).await.ok()?;
             let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
             written(&NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
         }
@@ -247,14 +238,6 @@ async fn answer(admin: &Admin, request: &[u8]) -> Option<Vec<u8>> {
             let first_end = first_end.map(Timestamp::unix_millis);
             written(&NodePaused { waiting, calls_under_way, first_end })
         }
-    }
-}
-
-/// Waits until a cancelled message has ended that is between two attempts, because its call has just
-/// failed or another part of this process is ending it. One whose call is under way is left to that.
-async fn wait_for_end(live: &dyn LiveView, id: MessageId) {
-    while let Some(Live::Waiting { .. }) = live.message(id) {
-        sleep(END_POLL).await;
     }
 }
 

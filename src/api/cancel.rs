@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Response;
@@ -13,8 +14,12 @@ use crate::api::error::ApiError;
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
 use crate::domain::organisation::Organisation;
-use crate::queue::CancelReach;
+use crate::queue::{CancelReach, View, live_changes};
 use crate::store::StoreError;
+
+/// Time that a cancelled message has to end, or to show that its call is under way. The client gets an
+/// answer within 5 seconds (contract, section 1).
+const PATIENCE: Duration = Duration::from_millis(4_500);
 
 /// Cancels messages wherever they wait.
 pub trait Canceller: Debug + Send + Sync {
@@ -34,6 +39,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let end = Instant::now() + PATIENCE;
         let message = self.message_of(organisation, text).await?;
         if message.status() == Status::Queued {
             let canceller = self.canceller.get().ok_or(ApiError::StorageUnavailable)?;
@@ -48,6 +54,17 @@ impl Inner {
                 }
             }
         }
-        self.read(organisation, text).await
+        // If its call has just failed, or something else is ending it, that is about to be stored. What
+        // another node tells of a call comes a little later.
+        loop {
+            let (message, live) = self.current(organisation, text).await?;
+            if View::of(&message, live.as_ref()).status != Status::Queued {
+                return self.record(organisation, message, live.as_ref());
+            }
+            if Instant::now() >= end {
+                return Err(ApiError::HolderSilent);
+            }
+            live_changes().await;
+        }
     }
 }

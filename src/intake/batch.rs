@@ -222,8 +222,9 @@ impl Intake {
             let Some(key) = admitted.idempotency_key() else { continue };
             // The acceptance can refuse one sender's domain and not another's. So the second of two with
             // one key is only sure to have the fate of the first if their domains are the same.
-            let domain = (mode == BatchMode::Partial).then(|| admitted.from().address().domain());
-            match places.entry((key, domain.map(|domain| domain.as_str()))) {
+            let domain = || admitted.from().address().domain().as_str();
+            let domain = (mode == BatchMode::Partial).then(domain);
+            match places.entry((key, domain)) {
                 Entry::Occupied(earlier) => answers[*place] = Answer::SameAs(*earlier.get()),
                 Entry::Vacant(entry) => {
                     entry.insert(*place);

@@ -1,7 +1,19 @@
 //! A pending message as readers see it: what memory knows, or another node has told, laid over the
 //! stored row.
 
+use std::time::Duration;
+
+use tokio::time::sleep;
+
 use crate::domain::message::{Failure, Message, Status};
+
+/// Time in which a message may have come further.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Waits before a pending message is looked at again.
+pub async fn live_changes() {
+    sleep(POLL).await;
+}
 
 /// How a pending message stands this moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -356,12 +356,32 @@ fn the_examples_send_and_repeat_without_a_second_message() {
     }
     assert_eq!(ids.len(), 3, "each program sends a message of its own");
 
+    for program in ["python3 examples/batch.py", "node examples/batch.mjs", "sh examples/batch.sh"]
+    {
+        let first = reader.printed(program, "");
+        assert!(first.contains("[1].to[0]: must be"), "{program}: {first}");
+        let again = reader.printed(program, "");
+        assert_eq!(again.replace(",\"replayed\":true", ""), first, "{program}");
+    }
+
     for program in
         ["python3 examples/attach.py", "node examples/attach.mjs", "sh examples/attach.sh"]
     {
         let id =
             reader.printed(&format!("{program} docs/images/page.png docs/images/page.png"), "");
         assert!(ids.insert(id), "{program}");
+    }
+
+    let id = ids.first().unwrap();
+    for (arguments, member) in [
+        (format!("show {id}"), "\"status\""),
+        (format!("events {id}"), "{\"events\":["),
+        (format!("timeline {id}"), "{\"timeline\":[{\"at\":"),
+        (format!("cancel {id}"), "\"status\""),
+        ("usage".to_owned(), "{\"day\":{\"limit\":null"),
+    ] {
+        let printed = reader.printed(&format!("sh examples/message.sh {arguments}"), "");
+        assert!(printed.contains(member), "{arguments}: {printed}");
     }
 
     // A refusal ends them at once.
@@ -401,7 +421,16 @@ fn the_examples_say_what_to_do_without_a_service_and_without_files() {
         told
     };
     let files = "docs/images/page.png docs/images/page.png";
-    for program in ["send.py", "send.mjs", "events.py", "events.mjs", "attach.py", "attach.mjs"] {
+    for program in [
+        "send.py",
+        "send.mjs",
+        "batch.py",
+        "batch.mjs",
+        "events.py",
+        "events.mjs",
+        "attach.py",
+        "attach.mjs",
+    ] {
         let with = if program.ends_with("py") { "python3" } else { "node" };
         let told = run(&format!("{with} examples/{program} {files}"), "set MAIL_URL");
         assert_eq!(told.len(), 2, "{program}: {told:?}");

@@ -17,15 +17,15 @@ use crate::domain::feed::{FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Transition};
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainState, SenderStatus};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::of_store;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    AcceptError, Accepted, ConnectError, Health, ListError, Lister, MessageFilter, NewMessage,
-    NodeIdentity, NodePlace, NodeState, PostgresServer, Store, StoreError,
+    AcceptError, Accepted, BatchMode, ConnectError, Health, ListError, Lister, MessageFilter,
+    NewMessage, NodeIdentity, NodePlace, NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -333,6 +333,45 @@ async fn what_another_node_withdraws_is_not_accepted_any_more() {
         .await;
     }
     assert_eq!(all(&one).await.len(), 1);
+}
+
+/// The same for one message of a partial batch: the others are accepted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_node_withdraws_is_left_out_of_a_partial_batch() {
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    let (organisation, ids) = (organisation(&one).await, MessageIds::new());
+    let [withdrawn, kept] =
+        ["example.com", "kept.example"].map(|name| DomainName::parse(name).unwrap().into_owned());
+    let put = one.put_domain(organisation, kept.clone(), DomainState::Assumed, START);
+    put.await.unwrap().unwrap();
+    for domain in [&withdrawn, &kept] {
+        until("the domain", async || {
+            other.sender_status(organisation, domain) == SenderStatus::Verified
+        })
+        .await;
+    }
+    let mut batch = Vec::new();
+    for from in ["ann@kept.example", "ann@example.com", "bob@kept.example"] {
+        let draft = Draft {
+            from: Some(from),
+            to: Some(vec!["bob@example.org"]),
+            subject: Some("Hello"),
+            text: Some("Body".into()),
+            ..Draft::default()
+        };
+        let right = other.sending_right(organisation, None, || START).unwrap();
+        let request = SendRequest::parse(draft).unwrap();
+        let admitted = admit(request, &other.facts(organisation)).await.unwrap();
+        let message =
+            NewMessage::new(ids.next(START), organisation, &admitted, START, START, || {});
+        batch.push(message.by_right(right));
+    }
+    one.remove_domain(organisation, withdrawn.clone()).await.unwrap();
+    let told = other.accept_all(batch, BatchMode::Partial).await.unwrap();
+    assert!(matches!(told[0], Ok(Accepted::New(_))) && matches!(told[2], Ok(Accepted::New(_))));
+    assert_eq!(told[1], Err(AcceptError::UnverifiedDomain { index: 1, domain: withdrawn }));
+    assert_eq!((told.len(), all(&one).await.len()), (3, 2));
 }
 
 /// A call is told of to other nodes until its outcome is written, be it that it never started.
