@@ -154,7 +154,16 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
 
     work();
     until(|| queue.pending().messages == 0).await;
-    let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap().messages;
+    let (mut messages, mut filter) = (Vec::new(), MessageFilter::default());
+    // A page may be short and not the last.
+    loop {
+        let page = store.list(filter.clone(), 2_000, START).await.unwrap();
+        messages.extend(page.messages);
+        filter.before = page.next;
+        if filter.before.is_none() {
+            break;
+        }
+    }
     assert_eq!(messages.len(), UNDER_WAY + WAITING);
     for message in messages {
         assert!(matches!(message.state, State::Sent { .. }), "{message:?}");
