@@ -628,6 +628,7 @@ fn an_entry_that_one_of_two_receivers_missed_is_found() {
 
 #[test]
 fn a_message_beyond_a_limit_is_found() {
+    const GUARANTEE: &str = "No more messages are accepted than the organisation's limit says.";
     let limited =
         |began, most| Event::Limited(Limited { began, organisation: "acme".to_owned(), most });
     let all = |history: &[Event]| {
@@ -638,7 +639,6 @@ fn a_message_beyond_a_limit_is_found() {
         });
         ids.collect::<std::collections::BTreeSet<_>>().len() as u64
     };
-    const GUARANTEE: &str = "No more messages are accepted than the organisation's limit says.";
     right(|history| history.push(limited(0, all(history))));
     let guarantee = broken(|history| history.push(limited(0, all(history) - 1)));
     assert_eq!(guarantee, GUARANTEE);
