@@ -72,8 +72,8 @@ pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget
 }
 
 impl Admin {
-    /// Refuses what a node of a schema before this one could not read, as long as one works on the database;
-    /// and keeps such nodes off from then on.
+    /// Refuses what a node of a schema before this one could not read, as long as one works on the
+    /// database; and keeps such nodes off from then on.
     pub(super) async fn require_no_node_before(&self, schema: i32) -> Result<(), Refusal> {
         match self.store.keep_nodes_off_before(schema).await?.first() {
             None => Ok(()),
