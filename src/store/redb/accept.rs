@@ -127,8 +127,9 @@ impl Accept {
         all.map(|(index, one)| one.check_right(self.mode, index, &directory)).collect()
     }
 
-    /// Decides on all messages whose right holds; or returns the limit of the organisation that those that are new would
-    /// exceed together. A row that cannot be read, and that limit, must be met before the first write.
+    /// Decides on all messages whose right holds; or returns the limit of the organisation that the new
+    /// ones would exceed together. A row that cannot be read, and that limit, must be met before the
+    /// first write.
     fn decide(
         &self,
         batch: &mut Batch<'_>,
