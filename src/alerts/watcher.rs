@@ -47,6 +47,15 @@ pub(super) struct View<'a> {
     pub(super) has_duty: bool,
 }
 
+/// Conditions that have had the time to be found again.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Those of this node.
+    own: bool,
+    /// Those that all nodes share; never without the duty.
+    shared: bool,
+}
+
 /// Watcher of the conditions of one node, and of what all nodes share while it has the duty.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -91,8 +100,15 @@ impl Watcher {
             }
             self.since.insert(key, since);
         }
-        self.clear(view, &before, book);
-        self.tell_start(now, book);
+        let knows_own = self.begun.is_past(LASTING, now);
+        let known = Known {
+            own: knows_own,
+            shared: knows_own && has_duty && duty_since.is_past(LASTING, now),
+        };
+        self.clear(view, known, &before, book);
+        if known.own && (known.shared || !has_duty) {
+            self.tell_start(now, book);
+        }
     }
 
     /// Returns the subject of a condition; `None` if another node tells of it.
@@ -108,18 +124,21 @@ impl Watcher {
 
     /// Clears what was raised and holds no more. What was raised before this process began, or before
     /// it had the duty, is known only after a while: most conditions take a moment to be found again.
-    fn clear(&mut self, view: View<'_>, before: &BTreeMap<AlertKey, Timestamp>, book: &mut Book) {
+    fn clear(
+        &mut self,
+        view: View<'_>,
+        known: Known,
+        before: &BTreeMap<AlertKey, Timestamp>,
+        book: &mut Book,
+    ) {
         let now = view.now;
-        let knows_own = self.begun.is_past(LASTING, now);
-        let knows_shared =
-            knows_own && self.duty_since.is_some_and(|since| since.is_past(LASTING, now));
         let mut missing = BTreeSet::new();
         for (key, condition) in book.all_holding() {
             if self.since.contains_key(&key) {
                 continue;
             }
             let has_ended = match key.node() {
-                Some(node) if node == self.node => knows_own || before.contains_key(&key),
+                Some(node) if node == self.node => known.own || before.contains_key(&key),
                 // A node that restarts comes back.
                 Some(node) if view.has_duty && !view.nodes.iter().any(|one| one == node) => {
                     let since = self.missing_since.entry(node.to_owned()).or_insert(now);
@@ -128,7 +147,7 @@ impl Watcher {
                     since.is_past(LASTING, now)
                 }
                 Some(_) => false,
-                None => view.has_duty && (knows_shared || before.contains_key(&key)),
+                None => view.has_duty && (known.shared || before.contains_key(&key)),
             };
             if has_ended {
                 let event = AlertEvent::Cleared(condition);
@@ -138,9 +157,9 @@ impl Watcher {
         self.missing_since.retain(|node, _| missing.contains(node));
     }
 
-    /// Has the conditions listed once after the start, as soon as they are known.
+    /// Has the conditions listed once after the start.
     fn tell_start(&mut self, now: Timestamp, book: &mut Book) {
-        if self.is_start_told || !self.begun.is_past(LASTING, now) {
+        if self.is_start_told {
             return;
         }
         self.is_start_told = true;
@@ -290,6 +309,24 @@ mod tests {
         assert_eq!(start(&book), Some(at(60)));
         Node::alone(at(100)).look(100..161, &[], &mut book);
         assert_eq!(start(&book), Some(at(160)));
+    }
+
+    #[test]
+    fn a_start_is_told_once_all_that_has_ended_is_cleared() {
+        let (mut book, mut node) = (Book::default(), Node::alone(NOON));
+        node.look(0..61, &[found("a")], &mut book);
+        let mut watcher = Watcher::new("", at(100));
+        let mut look = |millis: u64| {
+            let now = at(100).plus(Duration::from_millis(millis));
+            let view = View { now, conditions: &[], nodes: &[], has_duty: true };
+            watcher.look(view, &mut book);
+            let is_told = book.alerts().any(|(key, _)| matches!(key, AlertKey::Start { .. }));
+            (is_told, book.all_holding().len())
+        };
+        // The first look comes a moment after the start, and so does all that it begins to count.
+        assert_eq!(look(500), (false, 1));
+        assert_eq!(look(60_400), (false, 1));
+        assert_eq!(look(60_500), (true, 0));
     }
 
     #[test]

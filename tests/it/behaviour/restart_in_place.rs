@@ -116,12 +116,11 @@ async fn a_configuration_that_would_not_start_refuses_the_restart() {
 /// A copy of the program that a test can replace, and a service by it.
 fn start_replaceable(site: &Site) -> (PathBuf, Server) {
     let program = site.directory().join("pillarbox");
-    fs::copy(env!("CARGO_BIN_EXE_pillarbox"), &program).unwrap();
+    install(&program);
     let server = site.start_by(site.service_by(program.to_str().unwrap()));
     (program, server)
 }
 
-/// Puts a script in the place of a program, as a package does: by another file of its name.
 /// The answer of this program to `--check`.
 async fn checked(site: &Site) -> Value {
     let mut command = pillarbox(&["serve", "--check", "--json", "--config"]);
@@ -129,9 +128,22 @@ async fn checked(site: &Site) -> Value {
     Finished::run(command).await.json()
 }
 
+/// Copies this program. Another process does so: a file that this one writes could not be executed while
+/// a process that another test starts has the open file, too.
+fn install(program: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pillarbox")).arg(program).status();
+    assert!(copied.unwrap().success());
+}
+
+/// Puts a script in the place of a program, as a package does: by another file of its name.
 fn replace(program: &Path, script: &str) {
     let new = program.with_extension("new");
-    fs::write(&new, format!("#!/bin/sh\n{script}\n")).unwrap();
+    let written = Command::new("sh")
+        .args(["-c", "printf '%s\\n' '#!/bin/sh' \"$1\" > \"$0\""])
+        .arg(&new)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success());
     fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
     fs::rename(new, program).unwrap();
 }
@@ -184,7 +196,7 @@ async fn a_program_that_cannot_go_on_refuses_the_restart() {
     assert!(refused.err.contains("cannot be run"), "{refused:?}");
     wait_until_idle(&server).await;
     // What is installed in the end is executed, though the file of the process is long gone.
-    fs::copy(env!("CARGO_BIN_EXE_pillarbox"), &program).unwrap();
+    install(&program);
     restart(&site).await;
     wait_until_idle(&server).await;
 }

@@ -80,8 +80,8 @@ impl<'a> Case<'a> {
     pub(crate) fn judge(&self) -> Verdict {
         self.each_answer_has_an_id()?;
         self.each_key_has_one_id()?;
-        self.each_replay_has_a_first_post()?;
         self.each_id_belongs_to_one_post()?;
+        self.each_replay_has_a_first_post()?;
         self.each_acknowledged_message_is_final()?;
         self.no_status_moves_back()?;
         self.what_is_sent_was_accepted_by_the_provider()?;
