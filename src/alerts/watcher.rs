@@ -320,8 +320,9 @@ mod tests {
             let now = at(100).plus(Duration::from_millis(millis));
             let view = View { now, conditions: &[], nodes: &[], has_duty: true };
             watcher.look(view, &mut book);
-            let is_told = book.alerts().any(|(key, _)| matches!(key, AlertKey::Start { .. }));
-            (is_told, book.all_holding().len())
+            let is_start = |key: &AlertKey| matches!(key, AlertKey::Start { .. });
+            let is_told = |(key, alert): (&AlertKey, &Alert)| is_start(key) && alert.news.at == now;
+            (book.alerts().any(is_told), book.all_holding().len())
         };
         // The first look comes a moment after the start, and so does all that it begins to count.
         assert_eq!(look(500), (false, 1));
