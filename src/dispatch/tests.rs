@@ -11,9 +11,10 @@ use crate::body_store::BodyStore;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::{State, Status};
+use crate::domain::message::{FailureCode, State, Status};
 use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
+use crate::domain::terms::Priority;
 use crate::domain::time::Timestamp;
 use crate::intake::Intake;
 use crate::queue::{AcceptedMessage, EncodedRequest};
@@ -84,13 +85,14 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
     accepting.join_all().await;
 }
 
-/// Moves every message from one queue to another.
-fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
+/// Moves every message from one queue to another, to be sent within this time from its acceptance.
+fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue, expires_in: Option<Duration>) {
     while let Some(claim) = from.claim(OrganisationKind::Production, Instant::now(), usize::MAX) {
         let message = &claim.message;
         let request = message.request().unwrap().whole().unwrap();
         let request = String::from_utf8(request.to_vec()).unwrap();
-        let request = EncodedRequest::new(request, &message.envelope().unwrap());
+        let envelope = message.envelope().unwrap().with_terms(Priority::Normal, expires_in);
+        let request = EncodedRequest::new(request, &envelope);
         let reserved = to.budget().reserve(message.organisation, request.len_bytes());
         let held = to.hold(AcceptedMessage {
             id: message.id,
@@ -106,19 +108,20 @@ fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
     }
 }
 
-/// The outcomes of a thousand calls wait until the disk takes writes, and nothing is sent meanwhile.
+/// The outcomes of a thousand calls wait until the disk takes writes, and nothing is sent meanwhile. What
+/// expires meanwhile is not sent afterwards either.
 #[tokio::test]
-async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
+async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice_or_too_late() {
     const UNDER_WAY: usize = 1_000;
     const WAITING: usize = 100;
+    const EXPIRING: usize = 50;
     let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let (queue, later) = (
-        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
-        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
-    );
+    let new_queue = || Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
+    let (queue, later, expiring) = (new_queue(), new_queue(), new_queue());
     accept(&store, &queue, &acme, UNDER_WAY).await;
     accept(&store, &later, &acme, WAITING).await;
+    accept(&store, &expiring, &acme, EXPIRING).await;
 
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
     let settings = Settings {
@@ -144,7 +147,8 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
     fail();
     dispatcher.provider().gate.close();
     until(|| dispatcher.unrecorded.count() > 0).await;
-    hand_over(&later, &queue);
+    hand_over(&later, &queue, None);
+    hand_over(&expiring, &queue, Some(20 * MOMENT));
     // Long enough for the store to take small writes now and then, and refuse the next.
     for _ in 0..50 {
         sleep(2 * MOMENT).await;
@@ -164,10 +168,13 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
             break;
         }
     }
-    assert_eq!(messages.len(), UNDER_WAY + WAITING);
-    for message in messages {
-        assert!(matches!(message.state, State::Sent { .. }), "{message:?}");
-        assert_eq!(message.attempts, 1);
+    let (sent, expired): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| matches!(message.state, State::Sent { .. }));
+    assert_eq!((sent.len(), expired.len()), (UNDER_WAY + WAITING, EXPIRING));
+    assert!(sent.iter().all(|message| message.attempts == 1));
+    for message in expired {
+        let State::Failed { failure, .. } = &message.state else { panic!("{message:?}") };
+        assert_eq!((failure.code, message.attempts), (FailureCode::Expired, 0), "{message:?}");
     }
     let calls = dispatcher.provider().calls.lock().unwrap();
     assert_eq!(calls.len(), UNDER_WAY + WAITING);
