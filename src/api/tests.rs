@@ -116,10 +116,12 @@ fn a_request_has_the_fields_that_the_code_takes() {
     let request = schema("SendRequest");
     assert_eq!(keys(&request["properties"]), set(FIELDS));
     assert_eq!(request["additionalProperties"], false);
-    let batch = schema("BatchRequest");
-    assert_eq!(keys(&batch["properties"]), set(BATCH_FIELDS));
-    assert_eq!(batch["additionalProperties"], false);
-    assert_eq!(batch["properties"]["emails"]["maxItems"], MAX_BATCH);
+    for name in ["WholeBatch", "PartialBatch"] {
+        let batch = schema(name);
+        assert_eq!(keys(&batch["properties"]), set(BATCH_FIELDS));
+        assert_eq!(batch["additionalProperties"], false);
+        assert_eq!(batch["properties"]["emails"]["maxItems"], MAX_BATCH);
+    }
     let attachment = schema("Attachment");
     assert_eq!(keys(&attachment["properties"]), set(ATTACHMENT_MEMBERS));
     assert_eq!(attachment["additionalProperties"], false);
