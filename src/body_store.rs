@@ -17,11 +17,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 use tracing::error;
 
@@ -37,9 +35,11 @@ use room::{Freed, Memory, Place, Placed, Room, Size, Slot, block_offset};
 use scan::Found;
 
 pub use layout::VERSION as ARENA_FORMAT;
+pub use moments::{Moment, Moments};
 pub use room::Usage;
 
 mod layout;
+pub(crate) mod moments;
 mod room;
 mod scan;
 
@@ -195,7 +195,8 @@ impl BodyStore {
     /// Makes an empty arena.
     pub fn create(owner: ArenaOwner) -> io::Result<Self> {
         let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
-        let head = ArenaHead { owner, seed: Seed(seed) };
+        let origin = Some(Moments::new(None).origin());
+        let head = ArenaHead { owner, seed: Seed(seed), origin };
         let file = File::from(new_memory()?);
         file.write_all_at(&head.encode(), 0)?;
         Ok(Self::with(file, head, Room::default()))
@@ -228,7 +229,7 @@ impl BodyStore {
             id: found.head.id,
             organisation: found.head.organisation,
             key: found.head.key,
-            accepted_at: arena.moments.instant(found.head.accepted_at),
+            accepted_at: arena.moments.instant(Moment(found.head.accepted_at)),
             live: arena.live(found.live),
             cancellation: found.cancelled.0,
             body: Body::new(arena, found.slot),
@@ -247,16 +248,17 @@ impl BodyStore {
         Ok(found.iter().filter(|found| !is_over(found)).count())
     }
 
-    fn with(file: File, ArenaHead { owner, seed }: ArenaHead, room: Room) -> Self {
+    fn with(file: File, ArenaHead { owner, seed, origin }: ArenaHead, room: Room) -> Self {
         let (is_owned, room, moves) = (AtomicBool::new(true), Mutex::new(room), AtomicU64::new(0));
-        let moments = Moments::now();
+        let moments = Moments::new(origin);
         Self(Arc::new(Arena { file, owner, seed, is_owned, room, moves, moments }))
     }
 
     /// Goes on in the place of the earlier process: from here on, dropped bodies are gone, and the
     /// arena has the present format, because what is put in may be read by that alone.
     pub fn own(&self) {
-        let head = ArenaHead { owner: self.0.owner, seed: self.0.seed };
+        let Arena { owner, seed, moments, .. } = *self.0;
+        let head = ArenaHead { owner, seed, origin: Some(moments.origin()) };
         if let Err(error) = self.0.write(&head.encode(), 0) {
             error!(%error, "the format of the bodies' memory could not be written down");
         }
@@ -276,6 +278,11 @@ impl BodyStore {
         self.0.is_owned.store(false, Ordering::SeqCst);
     }
 
+    /// Measure of the times in it.
+    pub fn moments(&self) -> Moments {
+        self.0.moments
+    }
+
     /// Puts a body in. Fails if there is no memory for it.
     pub fn put(&self, new: &NewBody<'_>) -> io::Result<Body> {
         let content = new.content;
@@ -286,7 +293,7 @@ impl BodyStore {
             key: new.key,
             request_len: len(new.request_len)?,
             envelope_len: len(content.len() - new.request_len)?,
-            accepted_at: self.0.moments.nanos(new.accepted_at),
+            accepted_at: self.0.moments.moment(new.accepted_at).0,
             content_check: self.0.seed.of_content(content),
         };
         let live = LiveRecord {
@@ -426,7 +433,7 @@ impl Body {
             }
             CallState::Failed(failure) => CallRecord::Failed(failure.clone()),
         };
-        let due = self.arena.moments.nanos(live.due);
+        let Moment(due) = self.arena.moments.moment(live.due);
         let live = LiveRecord { attempts: live.attempts, acceptance: live.acceptance, due, call };
         let (bytes, end) = live
             .encode(self.arena.seed, id, self.content_len() as u64)
@@ -600,37 +607,7 @@ impl Arena {
             }
             CallRecord::Failed(failure) => CallState::Failed(failure),
         };
-        LiveState { attempts, acceptance, due: self.moments.instant(due), call }
-    }
-}
-
-/// Measure of the times in the arena: nanoseconds of the monotonic clock, which all processes of a
-/// boot share.
-#[derive(Debug, Clone, Copy)]
-struct Moments {
-    base: Instant,
-    base_nanos: u64,
-}
-
-impl Moments {
-    fn now() -> Self {
-        let now = clock_gettime(ClockId::Monotonic);
-        let nanos = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
-        Self { base: Instant::now(), base_nanos: nanos }
-    }
-
-    fn nanos(self, time: Instant) -> u64 {
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let after = nanos(time.saturating_duration_since(self.base));
-        let before = nanos(self.base.saturating_duration_since(time));
-        self.base_nanos.saturating_add(after).saturating_sub(before)
-    }
-
-    fn instant(self, nanos: u64) -> Instant {
-        let after = Duration::from_nanos(nanos.saturating_sub(self.base_nanos));
-        let before = Duration::from_nanos(self.base_nanos.saturating_sub(nanos));
-        let later = self.base.checked_add(after).unwrap_or(self.base);
-        later.checked_sub(before).unwrap_or(later)
+        LiveState { attempts, acceptance, due: self.moments.instant(Moment(due)), call }
     }
 }
 

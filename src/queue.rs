@@ -2,8 +2,7 @@
 //!
 //! Decides which message is next: fair between organisations by recipients and by calls under way,
 //! and within one by priority, nine calls of ten for the high one if both wait. Within a priority, the
-//! first due goes first, and a new message before a retry of the same age. Knows nothing
-//! of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
+//! order of acceptance holds, also for retries whose time has come. Knows nothing of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
 //! its message.
 
 use std::collections::{BTreeMap, HashSet};
@@ -294,15 +293,9 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// Lets an organisation's messages from a domain go again, in the order of acceptance, behind
-    /// the organisation's others that are due at `now`.
-    pub fn resume_domain(
-        &self,
-        organisation: OrganisationId,
-        domain: &DomainName<'_>,
-        now: Instant,
-    ) {
-        self.lock().queue.resume(organisation, DomainHash::of(domain), now);
+    /// Lets an organisation's messages from a domain go again.
+    pub fn resume_domain(&self, organisation: OrganisationId, domain: &DomainName<'_>) {
+        self.lock().queue.resume(organisation, DomainHash::of(domain));
         self.changed.notify_one();
     }
 

@@ -51,6 +51,8 @@ impl Seed {
 pub(super) struct ArenaHead {
     pub(super) owner: ArenaOwner,
     pub(super) seed: Seed,
+    /// Origin of its times ([`Moments`](super::Moments)), if they count suspensions.
+    pub(super) origin: Option<u64>,
 }
 
 impl ArenaHead {
@@ -67,6 +69,8 @@ impl ArenaHead {
         bytes[24..40].copy_from_slice(&self.owner.boot);
         bytes[40..56].copy_from_slice(&self.owner.store);
         bytes[56..64].copy_from_slice(&self.seed.0.to_le_bytes());
+        let origin = self.origin.map_or(0, |origin| origin + 1);
+        bytes[64..72].copy_from_slice(&origin.to_le_bytes());
         let check = self.seed.check(&[&bytes[..72]]);
         bytes[72..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -84,7 +88,11 @@ impl ArenaHead {
         if seed.check(&[&bytes[..72]]) != u64::from_le_bytes(part(bytes, 72)) {
             return Err(NotTaken::Damaged);
         }
-        Ok(Self { owner: ArenaOwner { boot: part(bytes, 24), store: part(bytes, 40) }, seed })
+        Ok(Self {
+            owner: ArenaOwner { boot: part(bytes, 24), store: part(bytes, 40) },
+            seed,
+            origin: u64::from_le_bytes(part(bytes, 64)).checked_sub(1),
+        })
     }
 }
 
@@ -397,8 +405,11 @@ mod tests {
 
     #[test]
     fn heads_read_as_they_were_written() {
-        let head = ArenaHead { owner: ArenaOwner { boot: [1; 16], store: [2; 16] }, seed: SEED };
-        assert_eq!(ArenaHead::decode(&head.encode()).unwrap(), head);
+        for origin in [None, Some(0), Some(7)] {
+            let owner = ArenaOwner { boot: [1; 16], store: [2; 16] };
+            let head = ArenaHead { owner, seed: SEED, origin };
+            assert_eq!(ArenaHead::decode(&head.encode()).unwrap(), head);
+        }
         let block = BlockHead { blocks: 3, generation: 8 };
         assert_eq!(BlockHead::decode(&block.encode(SEED, 5), SEED, 5), Some(block));
         assert_eq!(BlockHead::decode(&block.encode(SEED, 5), SEED, 6), None, "of another block");
@@ -411,7 +422,11 @@ mod tests {
 
     #[test]
     fn a_newer_or_foreign_arena_is_told_apart_from_a_damaged_one() {
-        let head = ArenaHead { owner: ArenaOwner { boot: [1; 16], store: [2; 16] }, seed: SEED };
+        let head = ArenaHead {
+            owner: ArenaOwner { boot: [1; 16], store: [2; 16] },
+            seed: SEED,
+            origin: None,
+        };
         let changed = |at: usize, to: u8| {
             let mut bytes = head.encode();
             bytes[at] = to;

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::*;
 use crate::domain::id::MessageIds;
@@ -368,7 +369,7 @@ fn a_second_backlog_of_fewer_and_larger_messages_is_freed_as_the_first_was() {
 fn a_body_that_could_not_be_put_in_hides_none_that_follows() {
     let memory = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     let file = File::from(memory);
-    let head = ArenaHead { owner: OWNER, seed: Seed(5) };
+    let head = ArenaHead { owner: OWNER, seed: Seed(5), origin: None };
     file.write_all_at(&head.encode(), 0).unwrap();
     let (store, _) = BodyStore::take_over(file.try_clone().unwrap().into(), OWNER).unwrap();
     store.own();
@@ -405,7 +406,7 @@ fn an_arena_of_the_version_before_is_read_and_has_the_present_one_once_it_is_own
     let body = put(&store, ids()(), &content(1, 500), 400);
     let mut bytes = vec![0; usize::try_from(store.0.file.metadata().unwrap().len()).unwrap()];
     store.0.file.read_exact_at(&mut bytes, 0).unwrap();
-    let head = ArenaHead { owner: OWNER, seed: store.0.seed };
+    let head = ArenaHead { owner: OWNER, seed: store.0.seed, origin: None };
     bytes[..ArenaHead::BYTES].copy_from_slice(&head.encode_as(1));
     file.write_all_at(&bytes, 0).unwrap();
     let (next, survivors) = BodyStore::take_over(file.into(), OWNER).unwrap();

@@ -131,7 +131,7 @@ impl PausedDomains {
             return;
         }
         paused.remove(&key);
-        self.queue.resume_domain(organisation, domain, Instant::now());
+        self.queue.resume_domain(organisation, domain);
         info!(%domain, "the provider takes messages from this domain again");
     }
 
@@ -159,7 +159,7 @@ impl PausedDomains {
                     true
                 }
                 News::Replaced => {
-                    self.queue.resume_domain(*organisation, name, now);
+                    self.queue.resume_domain(*organisation, name);
                     false
                 }
             }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::body_store::{Body, BodyStore, HeldBody};
+use crate::body_store::{Body, BodyStore, HeldBody, Moment};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::terms::{Priority, whole_millis};
-use crate::queue::due::{Due, DueTimes, Moment};
+use crate::queue::due::Due;
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
 use crate::queue::lanes::{DomainHash, Forward, Turn};
@@ -160,13 +160,13 @@ impl Default for Past {
 
 impl Entry {
     /// Packs a message, due at `due`.
-    fn new(held: HeldMessage, due: Due, times: DueTimes, past: Past, place: Place) -> Self {
+    fn new(held: HeldMessage, due: Due, bodies: &BodyStore, past: Past, place: Place) -> Self {
         let HeldMessage { message, reservation } = held;
         let Past { attempts, acceptance, interruption, cancellation } = past;
         Self {
             id: message.id,
             sender_domain: message.sender_domain,
-            accepted_at: times.moment(message.accepted_at),
+            accepted_at: bodies.moments().moment(message.accepted_at),
             due,
             checked_in: message.suppression_epoch.map_or(0, |epoch| epoch + 1),
             body: message.body.into_held(),
@@ -185,14 +185,14 @@ impl Entry {
     }
 
     /// Unpacks the message.
-    fn message(&self, bodies: &BodyStore, times: DueTimes) -> PendingMessage {
+    fn message(&self, bodies: &BodyStore) -> PendingMessage {
         PendingMessage {
             id: self.id,
             organisation: self.organisation,
             kind: self.kind,
             recipients: self.recipients,
             priority: self.priority,
-            accepted_at: times.of_moment(self.accepted_at),
+            accepted_at: bodies.moments().instant(self.accepted_at),
             expires_in: self.expires_in(),
             suppression_epoch: self.checked_in.checked_sub(1),
             sender_domain: self.sender_domain,
@@ -218,10 +218,10 @@ impl Entry {
         Some((self.accepted_at.plus(self.expires_in()?), self.id))
     }
 
-    fn claim(&mut self, bodies: &BodyStore, times: DueTimes) -> Taken {
+    fn claim(&mut self, bodies: &BodyStore) -> Taken {
         self.place = Place::Claimed(Proof::None);
         Taken {
-            message: self.message(bodies, times),
+            message: self.message(bodies),
             attempts: self.attempts,
             acceptance: self.acceptance,
             interruption: self.interruption,
@@ -273,39 +273,35 @@ impl Entries {
 
     /// Takes out a message that waits, at another time than its turn.
     fn claim_waiting(&mut self, id: MessageId) -> Option<Taken> {
-        let times = self.queue.times;
         let entry = self.by_id.get_mut(&id).filter(|entry| entry.place == Place::Waiting)?;
         self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
         *self.in_flight.of(entry.kind) += 1;
         if let Some(expiry) = entry.expiry() {
             self.expiries.remove(&expiry);
         }
-        Some(entry.claim(&self.bodies, times))
+        Some(entry.claim(&self.bodies))
     }
 
     /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
     pub(super) fn add(&mut self, held: HeldMessage) -> bool {
-        let due = self.queue.times.of_new(held.message.accepted_at);
-        self.insert(held, due, Past::default())
+        self.insert(held, Due::AT_ONCE, Past::default())
     }
 
     /// Takes in a message of an earlier process, with what happened to it there.
     pub(super) fn take_up(&mut self, held: HeldMessage, due: Instant, past: Past) {
         let due = match past {
-            // Where it was before.
-            Past { attempts: 0, .. } => self.queue.times.of_new(held.message.accepted_at),
-            _ => self.queue.times.of_retry(due),
+            Past { attempts: 0, .. } => Due::AT_ONCE,
+            _ => self.queue.times.at(due),
         };
         self.insert(held, due, past);
     }
 
     /// Takes in a message of an earlier process that is taken out at once.
     pub(super) fn take_up_claimed(&mut self, held: HeldMessage, past: Past) -> Taken {
-        let times = self.queue.times;
-        let due = times.of_new(held.message.accepted_at);
-        let mut entry = Entry::new(held, due, times, past, Place::Claimed(Proof::None));
+        let place = Place::Claimed(Proof::None);
+        let mut entry = Entry::new(held, Due::AT_ONCE, &self.bodies, past, place);
         self.queue.learn(entry.organisation, entry.kind);
-        let taken = entry.claim(&self.bodies, times);
+        let taken = entry.claim(&self.bodies);
         self.test_messages += usize::from(entry.kind == OrganisationKind::Test);
         *self.in_flight.of(entry.kind) += 1;
         self.by_id.insert(entry);
@@ -314,7 +310,7 @@ impl Entries {
 
     /// Has a message wait; returns `true` if it is its organisation's first.
     fn insert(&mut self, held: HeldMessage, due: Due, past: Past) -> bool {
-        let entry = Entry::new(held, due, self.queue.times, past, Place::Waiting);
+        let entry = Entry::new(held, due, &self.bodies, past, Place::Waiting);
         let Entry { organisation, kind, .. } = entry;
         self.test_messages += usize::from(kind == OrganisationKind::Test);
         let is_first = self.queue.add(organisation, kind, entry.lane(), entry.turn());
@@ -354,7 +350,7 @@ impl Entries {
         let (mut seen, mut last) = (0, None);
         for entry in self.by_id.after(after).take(SELECTION_STEP) {
             if organisations.remove(&entry.organisation) {
-                let accepted_at = self.queue.times.of_moment(entry.accepted_at);
+                let accepted_at = self.bodies.moments().instant(entry.accepted_at);
                 found.insert(entry.organisation, accepted_at);
             }
             seen += 1;
@@ -376,7 +372,7 @@ impl Entries {
         for expiry @ (end, id) in self.expiries.range(range).take(SELECTION_STEP) {
             let entry = self.by_id.get(id).expect("an end has its entry");
             if organisations.remove(&entry.organisation) {
-                found.insert(entry.organisation, self.queue.times.of_moment(*end));
+                found.insert(entry.organisation, self.bodies.moments().instant(*end));
             }
             seen += 1;
             last = Some(*expiry);
@@ -399,9 +395,8 @@ impl Entries {
     }
 
     pub(super) fn accepted_before(&self, id: MessageId, time: Instant) -> bool {
-        self.by_id
-            .get(&id)
-            .is_some_and(|entry| self.queue.times.of_moment(entry.accepted_at) < time)
+        let time = self.bodies.moments().moment(time);
+        self.by_id.get(&id).is_some_and(|entry| entry.accepted_at < time)
     }
 
     pub(super) fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
@@ -424,7 +419,7 @@ impl Entries {
     ) -> Option<MessageId> {
         let mut last = None;
         let any_held = self.queue.any_held();
-        let end = self.queue.times.of_new(forecaster.end);
+        let end = self.queue.times.at(forecaster.end);
         for entry in self.by_id.after(after).take(limit) {
             last = Some(entry.id);
             let Entry { organisation, sender_domain, recipients, due, .. } = *entry;
@@ -456,40 +451,29 @@ impl Entries {
         now: Instant,
         max_calls: usize,
     ) -> Option<Taken> {
-        let (entries, bodies, times) = (&mut self.by_id, &self.bodies, self.queue.times);
+        let (entries, bodies) = (&mut self.by_id, &self.bodies);
         let (mut taken, expiries) = (None, &mut self.expiries);
-        self.queue.take(kind, now, max_calls, |turn| {
-            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+        self.queue.take(kind, now, max_calls, |id| {
+            let entry = entries.get_mut(&id).expect("a waiting message has its entry");
             if let Some(expiry) = entry.expiry() {
                 expiries.remove(&expiry);
             }
-            taken.insert(entry.claim(bodies, times)).message.recipients
+            taken.insert(entry.claim(bodies)).message.recipients
         })?;
         *self.in_flight.of(kind) += 1;
         taken
     }
 
     pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Taken> {
-        let times = self.queue.times;
-        let end = times.moment(end);
-        self.by_id
-            .iter_mut()
-            .take_while(|entry| entry.accepted_at <= end)
-            .filter(|entry| entry.place == Place::Waiting)
-            .take(limit)
-            .map(|entry| {
-                self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
-                *self.in_flight.of(entry.kind) += 1;
-                if let Some(expiry) = entry.expiry() {
-                    self.expiries.remove(&expiry);
-                }
-                entry.claim(&self.bodies, times)
-            })
-            .collect()
+        let end = self.bodies.moments().moment(end);
+        let older = self.by_id.iter().take_while(|entry| entry.accepted_at <= end);
+        let waiting = older.filter(|entry| entry.place == Place::Waiting).take(limit);
+        let ids: Vec<_> = waiting.map(|entry| entry.id).collect();
+        ids.into_iter().filter_map(|id| self.claim_waiting(id)).collect()
     }
 
     pub(super) fn claim_expired(&mut self, now: Instant, limit: usize) -> Vec<Taken> {
-        let now = self.queue.times.moment(now);
+        let now = self.bodies.moments().moment(now);
         let over = self.expiries.iter().take_while(|(end, _)| *end <= now).take(limit);
         let ids: Vec<_> = over.map(|(_, id)| *id).collect();
         ids.into_iter().filter_map(|id| self.claim_waiting(id)).collect()
@@ -551,17 +535,15 @@ impl Entries {
         if entry.interruption == Interruption::EndOfProcess {
             entry.interruption = Interruption::None;
         }
-        self.put_back_at(id, self.queue.times.of_retry(due))
+        self.put_back_at(id, self.queue.times.at(due))
     }
 
     pub(super) fn put_back_untried(&mut self, id: MessageId, due: Instant) -> PutBack {
-        self.put_back_at(id, self.queue.times.of_retry(due))
+        self.put_back_at(id, self.queue.times.at(due))
     }
 
     pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
-        let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
-        let accepted_at = self.queue.times.of_moment(entry.accepted_at);
-        self.put_back_at(id, self.queue.times.of_new(accepted_at))
+        self.put_back_at(id, Due::AT_ONCE)
     }
 
     fn put_back_at(&mut self, id: MessageId, due: Due) -> PutBack {
@@ -596,7 +578,7 @@ impl Entries {
         }
         entry.acceptance = Acceptance::Possible;
         entry.interruption = entry.interruption.max(interruption);
-        self.wait(id, self.queue.times.of_retry(due));
+        self.wait(id, self.queue.times.at(due));
         None
     }
 

@@ -1,6 +1,5 @@
 //! Fair queue of waiting messages: by turns between organisations, measured in recipients; within
-//! an organisation by priority, then the first due first, and a new message before a retry of the same
-//! age.
+//! an organisation by priority, then in the order of acceptance, also for retries whose time has come.
 //!
 //! Test organisations have turns and calls of their own: they take none of production's. Knows
 //! neither bodies nor the outcome of a call.
@@ -37,8 +36,8 @@ struct Order {
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
-    /// Organisations whose first message was not due, or could not go, at the last look, the
-    /// earliest first.
+    /// Organisations of which no message was due, or could go, at the last look, the earliest
+    /// first.
     asleep: BTreeSet<(Due, OrganisationId)>,
     /// Calls under way for all of them.
     calls: usize,
@@ -69,8 +68,8 @@ enum Rank {
 }
 
 impl FairQueue {
-    /// Adds a turn of an organisation of this kind; returns `true` if its organisation's first turn
-    /// is another one now.
+    /// Adds a turn of an organisation of this kind; returns `true` if that changes when its
+    /// organisation's next message may go.
     pub(super) fn add(
         &mut self,
         organisation: OrganisationId,
@@ -80,9 +79,9 @@ impl FairQueue {
     ) -> bool {
         self.learn(organisation, kind);
         let lanes = &mut self.queue(organisation).lanes;
-        let before = lanes.first();
+        let before = lanes.next();
         lanes.add(lane, turn);
-        let is_changed = lanes.first() != before;
+        let is_changed = lanes.next() != before;
         if is_changed {
             self.rank(organisation);
         }
@@ -109,28 +108,29 @@ impl FairQueue {
         }
     }
 
-    /// Takes out the turn of an organisation of this kind that is next at `now`, with at most
-    /// `max_calls` under way for all of the kind. An organisation's call may start only if its calls under way are fewer than the free slots;
-    /// one that may not is passed over and keeps its place. `recipients` of the turn are charged to
-    /// the organisation, whether a call follows or the message ends without one.
+    /// Takes out the message of an organisation of this kind that is next at `now`, with at most
+    /// `max_calls` under way for all of the kind. An organisation's call may start only if its calls
+    /// under way are fewer than the free slots; one that may not is passed over and keeps its place.
+    /// `recipients` of the message are charged to the organisation, whether a call follows or the
+    /// message ends without one.
     pub(super) fn take(
         &mut self,
         kind: OrganisationKind,
         now: Instant,
         max_calls: usize,
-        recipients: impl FnOnce(&Turn) -> u32,
-    ) -> Option<Turn> {
+        recipients: impl FnOnce(MessageId) -> u32,
+    ) -> Option<MessageId> {
         self.wake(kind, now);
         let (share, organisation) = self.order(kind).first_ready(max_calls)?;
         let order = self.order_mut(kind);
         order.served = order.served.max(share);
         let served = order.served;
         let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
-        let turn = queue.lanes.take(self.times.of_retry(now));
-        let turn = turn.expect("a ready organisation has a turn");
-        queue.share = queue.share.max(served) + u64::from(recipients(&turn));
+        let id = queue.lanes.take(self.times.at(now));
+        let id = id.expect("a ready organisation has a message that may go");
+        queue.share = queue.share.max(served) + u64::from(recipients(id));
         self.rank(organisation);
-        Some(turn)
+        Some(id)
     }
 
     /// Counts a call that starts.
@@ -177,7 +177,7 @@ impl FairQueue {
 
     /// Offers every later turn to be taken at `now`.
     pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
-        let now = self.times.of_retry(now);
+        let now = self.times.at(now);
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
         for organisation in organisations {
             self.queue(organisation).lanes.bring_forward(now, &mut take);
@@ -192,20 +192,14 @@ impl FairQueue {
         domain: DomainHash,
         until: Instant,
     ) {
-        let until = self.times.of_retry(until);
+        let until = self.times.at(until);
         self.queue(organisation).lanes.pause(domain, until);
         self.rank(organisation);
     }
 
-    /// Lets the messages from a domain go again, behind what is due at `now`.
-    pub(super) fn resume(
-        &mut self,
-        organisation: OrganisationId,
-        domain: DomainHash,
-        now: Instant,
-    ) {
-        let now = self.times.of_retry(now);
-        self.queue(organisation).lanes.resume(domain, now);
+    /// Lets the messages from a domain go again.
+    pub(super) fn resume(&mut self, organisation: OrganisationId, domain: DomainHash) {
+        self.queue(organisation).lanes.resume(domain);
         self.rank(organisation);
     }
 
@@ -317,7 +311,7 @@ impl FairQueue {
 
     /// Moves organisations of a kind whose first message has become due.
     fn wake(&mut self, kind: OrganisationKind, now: Instant) {
-        let now = self.times.of_retry(now);
+        let now = self.times.at(now);
         let order = match kind {
             OrganisationKind::Production => &mut self.production,
             OrganisationKind::Test => &mut self.test,
@@ -355,10 +349,10 @@ impl FairQueue {
             }
             Rank::Empty => {}
         }
-        let first = queue.lanes.first().filter(|_| !self.paused.contains(&organisation));
-        let due = first.and_then(|turn| match queue.gate {
-            Gate::Open => Some(turn.due),
-            Gate::OpensAt(time) => Some(turn.due.max(self.times.of_retry(time))),
+        let next = queue.lanes.next().filter(|_| !self.paused.contains(&organisation));
+        let due = next.and_then(|due| match queue.gate {
+            Gate::Open => Some(due),
+            Gate::OpensAt(time) => Some(due.max(self.times.at(time))),
             Gate::Closed => None,
         });
         queue.kind = kind;

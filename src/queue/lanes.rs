@@ -20,7 +20,10 @@ const PLACES: u8 = 10;
 /// First of these places that is not the high priority's.
 const FIRST_NORMAL_PLACE: u8 = 9;
 
-/// Place of a message in its organisation's queue. Every pending message has one, so it is small.
+/// Most messages that are looked at in one step because their time has come.
+const DUE_STEP: usize = 4_096;
+
+/// A message with the time at which it is due. Every pending message has one, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     pub(super) due: Due,
@@ -28,6 +31,14 @@ pub(super) struct Turn {
 }
 
 impl Keyed for Turn {
+    type Key = Self;
+
+    fn key(&self) -> Self {
+        *self
+    }
+}
+
+impl Keyed for MessageId {
     type Key = Self;
 
     fn key(&self) -> Self {
@@ -59,16 +70,33 @@ impl DomainHash {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     by_domain: HashMap<DomainHash, Lane>,
-    /// By priority, first turn of every lane that lets a message go, at its time or later.
-    firsts: ByPriority<BTreeSet<(Turn, DomainHash)>>,
+    by_priority: ByPriority<Firsts>,
     /// Place of the next call.
     place: u8,
 }
 
+/// First messages of the lanes, of one priority.
+#[derive(Debug, Default)]
+struct Firsts {
+    /// Of each lane that lets one go now.
+    ready: BTreeSet<(MessageId, DomainHash)>,
+    /// When the next one of each lane may go.
+    later: BTreeSet<(Due, DomainHash)>,
+}
+
 #[derive(Debug)]
 struct Lane {
-    turns: ByPriority<Sorted<Turn>>,
+    waiting: ByPriority<Waiting>,
     gate: Gate,
+}
+
+/// Messages of one lane and priority.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Those whose time has come, in the order of acceptance.
+    ready: Sorted<MessageId>,
+    /// Those that are due later, or whose time has come since the last look.
+    later: Sorted<Turn>,
 }
 
 /// One for each priority, in their order.
@@ -79,34 +107,92 @@ type ByPriority<T> = [T; Priority::ALL.len()];
 enum Gate {
     /// All, as they become due.
     Open,
-    /// All. Those that were due before the lane was opened again count as due since then.
-    Reopened(Due),
-    /// None before this time, and then one.
+    /// None before this time.
     Closed(Due),
+    /// One, which tries the domain. The gate was closed until this time.
+    Ajar(Due),
     /// None: one is out to try the domain. The gate was closed until this time.
     Trying(MessageId, Due),
 }
 
-impl Lane {
-    fn first(&self, priority: Priority) -> Option<Turn> {
-        let first = *self.turns[priority as usize].first()?;
-        match self.gate {
-            Gate::Open => Some(first),
-            Gate::Reopened(time) | Gate::Closed(time) => {
-                Some(Turn { due: first.due.max(time), ..first })
-            }
-            Gate::Trying(..) => None,
+impl Waiting {
+    fn len(&self) -> usize {
+        self.ready.len() + self.later.len()
+    }
+
+    fn add(&mut self, turn: Turn) {
+        if turn.due == Due::AT_ONCE {
+            self.ready.insert(turn.id);
+        } else {
+            self.later.insert(turn);
         }
     }
 
+    fn remove(&mut self, turn: &Turn) {
+        if self.later.remove(turn).is_none() {
+            self.ready.remove(&turn.id);
+        }
+    }
+
+    /// When the first of them may go, if there is one.
+    fn next(&self) -> Option<Due> {
+        if self.ready.is_empty() {
+            self.later.first().map(|turn| turn.due)
+        } else {
+            Some(Due::AT_ONCE)
+        }
+    }
+
+    /// Makes up to `limit` messages ready that are due by `now`; returns their number.
+    fn wake(&mut self, now: Due, limit: usize) -> usize {
+        let mut woken = 0;
+        while woken < limit && self.later.first().is_some_and(|turn| turn.due <= now) {
+            if let Some(turn) = self.later.pop_first() {
+                self.ready.insert(turn.id);
+            }
+            woken += 1;
+        }
+        woken
+    }
+}
+
+impl Lane {
+    /// Its first message of a priority that may go now, and when the next one that may go later.
+    fn firsts(&self, priority: Priority) -> (Option<MessageId>, Option<Due>) {
+        let waiting = &self.waiting[priority as usize];
+        match self.gate {
+            Gate::Open | Gate::Ajar(_) => {
+                (waiting.ready.first().copied(), waiting.later.first().map(|turn| turn.due))
+            }
+            Gate::Closed(until) => (None, waiting.next().map(|due| due.max(until))),
+            Gate::Trying(..) => (None, None),
+        }
+    }
+
+    /// Looks at what has become due by `now`, up to `limit` messages; returns how many these were,
+    /// or one if the gate has opened.
+    fn wake(&mut self, now: Due, limit: usize) -> usize {
+        let mut woken = 0;
+        if let Gate::Closed(until) = self.gate
+            && until <= now
+        {
+            self.gate = Gate::Ajar(until);
+            woken = 1;
+        }
+        for waiting in &mut self.waiting {
+            woken += waiting.wake(now, limit.saturating_sub(woken));
+        }
+        woken
+    }
+
     fn is_empty(&self) -> bool {
-        self.turns.iter().all(Sorted::is_empty)
+        self.waiting.iter().all(|waiting| waiting.len() == 0)
     }
 
     fn is_held(&self) -> bool {
         match self.gate {
-            Gate::Open | Gate::Reopened(_) => false,
-            Gate::Closed(_) => !self.is_empty(),
+            Gate::Open => false,
+            Gate::Closed(_) | Gate::Ajar(_) => !self.is_empty(),
             Gate::Trying(..) => true,
         }
     }
@@ -119,47 +205,60 @@ impl Lanes {
 
     /// How many messages wait.
     pub(super) fn len(&self) -> usize {
-        self.by_domain.values().flat_map(|lane| &lane.turns).map(Sorted::len).sum()
+        self.by_domain.values().flat_map(|lane| &lane.waiting).map(Waiting::len).sum()
     }
 
-    /// The turn that is next, whenever that is.
-    pub(super) fn first(&self) -> Option<Turn> {
-        self.firsts.iter().filter_map(BTreeSet::first).map(|(turn, _)| *turn).min()
+    /// When the next message may go.
+    pub(super) fn next(&self) -> Option<Due> {
+        if self.by_priority.iter().any(|firsts| !firsts.ready.is_empty()) {
+            return Some(Due::AT_ONCE);
+        }
+        self.by_priority.iter().filter_map(|firsts| firsts.later.first()).map(|(due, _)| *due).min()
     }
 
     pub(super) fn add(&mut self, (domain, priority): (DomainHash, Priority), turn: Turn) {
-        self.change(domain, |lane| {
-            lane.turns[priority as usize].insert(turn);
-        });
+        self.change(domain, |lane| lane.waiting[priority as usize].add(turn));
     }
 
     pub(super) fn remove(&mut self, (domain, priority): (DomainHash, Priority), turn: &Turn) {
-        self.change(domain, |lane| {
-            lane.turns[priority as usize].remove(turn);
-        });
+        self.change(domain, |lane| lane.waiting[priority as usize].remove(turn));
     }
 
-    /// Takes out the first turn of the priority that the next call is for, or of the other one if
-    /// that has none by `now`. A closed lane lets no other go until it is known how this one fared.
-    pub(super) fn take(&mut self, now: Due) -> Option<Turn> {
+    /// Takes out the first accepted message that may go at `now`, of the priority that the next call
+    /// is for, or of the other one if that has none. If none may go yet, takes the one that may go
+    /// first. A closed lane lets no other go until it is known how this one fared.
+    pub(super) fn take(&mut self, now: Due) -> Option<MessageId> {
+        self.wake(now.max(self.next()?));
         let owners = match self.place {
             ..FIRST_NORMAL_PLACE => [Priority::High, Priority::Normal],
             _ => [Priority::Normal, Priority::High],
         };
-        let first = |priority: &Priority| self.firsts[*priority as usize].first().copied();
-        let is_due = |priority: &Priority| first(priority).is_some_and(|(turn, _)| turn.due <= now);
-        let earliest =
-            || Priority::ALL.into_iter().min_by_key(|one| (first(one).is_none(), first(one)));
-        let priority = owners.into_iter().find(is_due).or_else(earliest)?;
-        let (_, domain) = first(&priority)?;
+        let first = |priority: Priority| {
+            let (_, domain) = self.by_priority[priority as usize].ready.first()?;
+            Some((priority, *domain))
+        };
+        let (priority, domain) = owners.into_iter().find_map(first)?;
         let mut taken = None;
         self.change(domain, |lane| {
-            taken = lane.turns[priority as usize].pop_first();
-            if let (Gate::Closed(until), Some(turn)) = (lane.gate, taken) {
-                lane.gate = Gate::Trying(turn.id, until);
+            taken = lane.waiting[priority as usize].ready.pop_first();
+            if let (Gate::Ajar(until), Some(id)) = (lane.gate, taken) {
+                lane.gate = Gate::Trying(id, until);
             }
         });
         taken
+    }
+
+    /// Looks at what has become due by `now`.
+    fn wake(&mut self, now: Due) {
+        let mut left = DUE_STEP;
+        for priority in Priority::ALL {
+            while left > 0
+                && let Some(&(due, domain)) = self.by_priority[priority as usize].later.first()
+                && due <= now
+            {
+                self.change(domain, |lane| left = left.saturating_sub(lane.wake(now, left)));
+            }
+        }
     }
 
     /// Takes note that a call has begun.
@@ -171,8 +270,8 @@ impl Lanes {
         self.change(domain, |lane| lane.gate = Gate::Closed(until));
     }
 
-    pub(super) fn resume(&mut self, domain: DomainHash, now: Due) {
-        self.change(domain, |lane| lane.gate = Gate::Reopened(now));
+    pub(super) fn resume(&mut self, domain: DomainHash) {
+        self.change(domain, |lane| lane.gate = Gate::Open);
     }
 
     /// A message that was taken out came back or is gone, and told nothing of its domain.
@@ -192,7 +291,7 @@ impl Lanes {
     #[cfg(test)]
     pub(super) fn is_closed(&self, domain: DomainHash) -> bool {
         let lane = self.by_domain.get(&domain);
-        lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open | Gate::Reopened(_)))
+        lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open))
     }
 
     pub(super) fn any_held(&self) -> bool {
@@ -204,41 +303,45 @@ impl Lanes {
         let domains: Vec<DomainHash> = self.by_domain.keys().copied().collect();
         for domain in domains {
             self.change(domain, |lane| {
-                let first_later = Turn { due: now.next(), id: MessageId::from_bytes([0; 16]) };
-                for turns in &mut lane.turns {
-                    for turn in turns.split_off(&first_later) {
-                        let earlier = Turn { due: now, ..turn };
-                        turns.insert(match take(earlier) {
-                            Forward::Taken => earlier,
-                            Forward::Left => turn,
-                        });
+                for waiting in &mut lane.waiting {
+                    for turn in std::mem::take(&mut waiting.later) {
+                        if turn.due <= now || take(Turn { due: now, ..turn }) == Forward::Taken {
+                            waiting.ready.insert(turn.id);
+                        } else {
+                            waiting.later.insert(turn);
+                        }
                     }
                 }
             });
         }
     }
 
-    /// Changes a lane, and puts its first turns among the others' anew.
+    /// Changes a lane, and puts its first messages among the others' anew.
     fn change(&mut self, domain: DomainHash, change: impl FnOnce(&mut Lane)) {
         let lane = self
             .by_domain
             .entry(domain)
-            .or_insert_with(|| Lane { turns: ByPriority::default(), gate: Gate::Open });
-        let before = Priority::ALL.map(|priority| lane.first(priority));
+            .or_insert_with(|| Lane { waiting: ByPriority::default(), gate: Gate::Open });
+        let before = Priority::ALL.map(|priority| lane.firsts(priority));
         change(lane);
-        let after = Priority::ALL.map(|priority| lane.first(priority));
-        let is_idle = lane.is_empty() && matches!(lane.gate, Gate::Open | Gate::Reopened(_));
-        if is_idle {
+        let after = Priority::ALL.map(|priority| lane.firsts(priority));
+        if lane.is_empty() && matches!(lane.gate, Gate::Open) {
             self.by_domain.remove(&domain);
         }
-        for ((firsts, before), after) in self.firsts.iter_mut().zip(before).zip(after) {
-            if before == after {
-                continue;
+        for ((firsts, before), after) in self.by_priority.iter_mut().zip(before).zip(after) {
+            let ((ready_before, later_before), (ready, later)) = (before, after);
+            if ready_before != ready {
+                if let Some(id) = ready_before {
+                    firsts.ready.remove(&(id, domain));
+                }
+                firsts.ready.extend(ready.map(|id| (id, domain)));
             }
-            if let Some(turn) = before {
-                firsts.remove(&(turn, domain));
+            if later_before != later {
+                if let Some(due) = later_before {
+                    firsts.later.remove(&(due, domain));
+                }
+                firsts.later.extend(later.map(|due| (due, domain)));
             }
-            firsts.extend(after.map(|turn| (turn, domain)));
         }
     }
 }

@@ -66,11 +66,6 @@ impl<T: Keyed> Sorted<T> {
         self.chunks.values().flatten()
     }
 
-    /// Returns all members; their keys must stay.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.chunks.values_mut().flatten()
-    }
-
     /// Returns the members after a key, or all.
     pub(super) fn after(&self, after: Option<T::Key>) -> impl Iterator<Item = &T> {
         let first = after.and_then(|after| self.chunks.range(..=after).next_back());
@@ -114,22 +109,6 @@ impl<T: Keyed> Sorted<T> {
     pub(super) fn pop_first(&mut self) -> Option<T> {
         let key = self.first()?.key();
         self.remove(&key)
-    }
-
-    /// Takes out all members from a key on.
-    pub(super) fn split_off(&mut self, key: &T::Key) -> Vec<T> {
-        let later = self.chunks.split_off(key);
-        let mut taken = Vec::new();
-        if let Some(mut chunk) = self.chunks.last_entry() {
-            let at = chunk.get().partition_point(|member| member.key() < *key);
-            taken.extend(chunk.get_mut().drain(at..));
-            if chunk.get().is_empty() {
-                chunk.remove();
-            }
-        }
-        taken.extend(later.into_values().flatten());
-        self.len -= taken.len();
-        taken
     }
 
     /// The bound of the chunk that a key belongs to, which is made if there is none.
@@ -236,7 +215,6 @@ mod tests {
         Append(u16),
         Remove(u16),
         PopFirst,
-        SplitOff(u16),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -245,7 +223,6 @@ mod tests {
             4 => any::<u16>().prop_map(Step::Append),
             6 => (0_u16..100).prop_map(Step::Remove),
             1 => Just(Step::PopFirst),
-            1 => (60_u16..100).prop_map(Step::SplitOff),
         ];
         prop::collection::vec(step, 0..300)
     }
@@ -269,10 +246,6 @@ mod tests {
                     Step::PopFirst => {
                         prop_assert_eq!(sorted.pop_first(), map.pop_first().map(|(_, m)| m));
                     }
-                    Step::SplitOff(key) => {
-                        let taken: Vec<Member> = map.split_off(&key).into_values().collect();
-                        prop_assert_eq!(sorted.split_off(&key), taken);
-                    }
                 }
                 prop_assert!(sorted.iter().eq(map.values()));
                 prop_assert_eq!((sorted.len(), sorted.is_empty()), (map.len(), map.is_empty()));
@@ -284,15 +257,8 @@ mod tests {
                     prop_assert!(sorted.after(Some(key)).eq(after.map(|(_, member)| member)));
                 }
                 prop_assert!(sorted.after(None).eq(map.values()));
-                for member in sorted.iter_mut() {
-                    prop_assert_eq!(sorted_content(member), map[&member.0].1[0]);
-                }
             }
         }
-    }
-
-    fn sorted_content(member: &mut Member) -> u16 {
-        member.1[0]
     }
 
     /// A list that grows at its end, with some members that come a little late, takes hardly more than

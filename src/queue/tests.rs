@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::*;
+use crate::body_store::moments::suspension;
 use crate::body_store::{ArenaOwner, BodyStore};
 use crate::domain::id::{KeyId, MessageIds};
 use crate::domain::mailbox::{Address, DomainName};
@@ -262,7 +263,8 @@ fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
     assert_eq!(fixture.next(until), Next::Never);
     // It told nothing of the domain, so the next one tries.
     let due = until + Duration::from_mins(1);
-    fixture.put_back(first, due, Acceptance::Excluded);
+    let retry = due + Duration::from_secs(1);
+    fixture.put_back(first, retry, Acceptance::Excluded);
     assert_eq!(fixture.claim_at(until).unwrap().id, held[1]);
     fixture.finish(held[1]);
     assert_eq!(fixture.claim_at(until).unwrap().id, held[2]);
@@ -270,10 +272,10 @@ fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
     fixture.put_back_as_new(held[2]);
     assert_eq!(fixture.next(until), Next::At(due));
     assert_eq!(fixture.claim_at(due).unwrap().id, held[2]);
-    fixture.queue.resume_domain(ACME, &name(bad), due);
+    fixture.queue.resume_domain(ACME, &name(bad));
     fixture.finish(held[2]);
     assert!(!fixture.queue.is_held(ACME, &name(bad)));
-    assert_eq!(fixture.claim_at(due).unwrap().id, first);
+    assert_eq!(fixture.claim_at(retry).unwrap().id, first);
 }
 
 #[test]
@@ -355,7 +357,7 @@ fn a_gate_stays_closed_while_nothing_waits_behind_it() {
 }
 
 #[test]
-fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_due() {
+fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance() {
     let fixture = Fixture::new();
     let bad = "lapsed.example";
     let held: Vec<_> = (0..4).map(|_| fixture.add_from(bad, ACME, 1)).collect();
@@ -369,12 +371,12 @@ fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_
     let others: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
     let probe = fixture.claim_at(fixture.now).unwrap().id;
     let later = fixture.now + Duration::from_secs(1);
-    fixture.queue.resume_domain(ACME, &name(bad), later);
+    fixture.queue.resume_domain(ACME, &name(bad));
     fixture.finish(probe);
     let order: Vec<_> =
         std::iter::from_fn(|| fixture.claim_at(later)).map(|message| message.id).collect();
-    let mut expected = others;
-    expected.extend(held);
+    let mut expected = held;
+    expected.extend(others);
     expected.retain(|id| *id != probe);
     assert_eq!(order, expected);
 }
@@ -439,13 +441,56 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
 }
 
 #[test]
-fn within_an_organisation_the_first_due_goes_first_and_new_before_retries() {
+fn a_retry_whose_time_has_come_goes_before_what_was_accepted_later() {
     let fixture = Fixture::new();
-    let (first, second) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
-    assert_eq!(fixture.claim().id, first);
-    fixture.put_back(first, fixture.now, Acceptance::Excluded);
-    assert_eq!(fixture.claim().id, second);
-    assert_eq!(fixture.claim().id, first);
+    let ids: Vec<_> = (0..3).map(|_| fixture.add(ACME, 1)).collect();
+    assert_eq!(fixture.claim().id, ids[0]);
+    assert_eq!(fixture.claim().id, ids[1]);
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.put_back(ids[1], due, Acceptance::Excluded);
+    fixture.put_back(ids[0], due + Duration::from_secs(1), Acceptance::Excluded);
+    let last = fixture.add(ACME, 1);
+    assert_eq!(fixture.claim().id, ids[2]);
+    let later = due + Duration::from_secs(1);
+    let order = [(); 3].map(|()| fixture.claim_at(later).unwrap().id);
+    assert_eq!(order, [ids[0], ids[1], last]);
+}
+
+/// More of them than are looked at in one step.
+#[test]
+fn many_retries_that_are_due_at_once_keep_the_order_of_acceptance() {
+    let fixture = Fixture::new();
+    let ids: Vec<_> = (0..5_000).map(|_| fixture.add(ACME, 1)).collect();
+    for id in &ids {
+        assert_eq!(fixture.claim().id, *id);
+        fixture.put_back(*id, fixture.now + Duration::from_secs(5), Acceptance::Excluded);
+    }
+    let last = fixture.add(ACME, 1);
+    let later = fixture.now + Duration::from_secs(5);
+    let order: Vec<_> = (0..5_001).map(|_| fixture.claim_at(later).unwrap().id).collect();
+    assert_eq!(order[..5_000], ids);
+    assert_eq!(order[5_000], last);
+}
+
+#[test]
+fn a_message_ages_while_the_machine_is_suspended_also_over_a_restart() {
+    let fixture = Fixture::new();
+    let hour = Duration::from_hours(1);
+    let before = fixture.add(ACME, 1);
+    suspension::add(hour);
+    let after = fixture.add(ACME, 1);
+    let old = |queue: &Arc<MessageQueue>| {
+        let claims = queue.claim_older_than(Instant::now() - hour / 2, 9);
+        claims.iter().map(|claim| claim.message.id).collect::<Vec<_>>()
+    };
+    assert_eq!(old(&fixture.queue), [before]);
+    let (next, survivors) = next_process(&fixture.queue);
+    for survivor in survivors {
+        next.take_up(survivor, OrganisationKind::Production).unwrap();
+    }
+    assert_eq!(old(&next), [before]);
+    suspension::add(hour);
+    assert_eq!(old(&next), [before, after]);
 }
 
 #[test]
