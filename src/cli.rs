@@ -16,6 +16,7 @@ use crate::admin::{
     SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove, WebhookReplay,
     WebhookResume, WebhookRotate, WebhookTest,
 };
+use crate::domain::likely::likely;
 use crate::service::HandedBodies;
 
 use aws::Aws;
@@ -94,7 +95,7 @@ macro_rules! commands {
 
 commands! {
     Org {
-        Add(OrganisationAdd): org::added;
+        Add(OrganisationAdd) => org::add;
         List(OrganisationList): org::table;
         Limit(OrganisationLimit): org::limited;
         Usage(org::Usage) => org::usage;
@@ -212,6 +213,20 @@ pub fn command_line() -> clap::Command {
     Cli::command()
 }
 
+/// Adds what was probably meant by an unknown command, if clap finds nothing that is like it.
+fn with_likely_command(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+
+    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+        && let Some(meant) = likely(given, command.get_subcommands().map(clap::Command::get_name))
+    {
+        let meant = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
+}
+
 /// Runs the process's command line; what `main` calls.
 pub fn run() -> ExitCode {
     let handed_bodies = HandedBodies::from_environment();
@@ -219,7 +234,7 @@ pub fn run() -> ExitCode {
     let parsed = command
         .try_get_matches_from_mut(std::env::args_os())
         .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map_err(|error| error.format(&mut command));
+        .map_err(|error| with_likely_command(error, &command).format(&mut command));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {

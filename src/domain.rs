@@ -5,6 +5,8 @@
 
 pub(crate) mod worded;
 
+pub mod likely;
+
 pub mod policy;
 
 pub mod time;

@@ -337,9 +337,19 @@ impl Service {
         let lost_before = store.metrics().bodies_lost();
         let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
-        info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
+        let rest = self.rest();
+        if pending > 0 {
+            info!(
+                pending,
+                ?drain,
+                "stopping: what is pending is sent first; a second signal (Ctrl-C again) stops at \
+                 once, and the next start {} what is left",
+                run::fate(rest)
+            );
+        } else {
+            info!("stopping");
+        }
         let until = Instant::now() + drain;
-        let rest = self.next.arena.as_ref().map_or(Rest::Lost, |arena| arena.rest());
         let end =
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
@@ -357,6 +367,11 @@ impl Service {
         let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
         info!(bodies_lost, left_pending, "stopped");
         bodies_lost
+    }
+
+    /// Says if what is pending at the end is kept for the next start.
+    fn rest(&self) -> Rest {
+        self.next.arena.as_ref().map_or(Rest::Lost, |arena| arena.rest())
     }
 
     async fn stop_in_order(mut self, until: Instant, rest: Rest) {

@@ -14,6 +14,7 @@ use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
+use crate::domain::likely::likely;
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::policy::MAX_BATCH;
@@ -64,9 +65,21 @@ pub(super) const PARAMETERS: [&str; 7] =
 pub(super) const FEED_PARAMETERS: [&str; 3] = ["after", "limit", "types"];
 /// The most messages or events on a page.
 const MAX_LISTED: usize = 100;
-/// Least likeness, from 0 to 1, at which an unknown field is taken for a misspelling of a known
-/// one.
-const LIKELY: f64 = 0.8;
+/// Fields that other services have, without separators, and what to use here.
+const ELSEWHERE: [(&str, &str); 12] = [
+    ("tags", "use `metadata`, an object of strings"),
+    ("sender", "use `from`"),
+    ("recipients", "use `to`"),
+    ("htmlbody", "use `html`"),
+    ("textbody", "use `text`"),
+    ("body", "use `html`, `text` or both"),
+    ("content", "use `html`, `text` or both"),
+    ("scheduledat", "a message is sent at once"),
+    ("sendat", "a message is sent at once"),
+    ("template", "there are no templates; use `html`, `text` or both"),
+    ("templateid", "there are no templates; use `html`, `text` or both"),
+    ("react", "there are no templates; use `html`, `text` or both"),
+];
 
 impl From<BatchRefusal> for ApiError {
     fn from(refusal: BatchRefusal) -> Self {
@@ -123,7 +136,7 @@ fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, Fie
             "priority" => draft.priority = string(name, value)?,
             "expiresIn" => draft.expires_in = string(name, value)?,
             "tag" => draft.tag = string(name, value)?,
-            _ => return Err(unknown(name, "field", &FIELDS)),
+            _ => return Err(unknown_field(name)),
         }
     }
     Ok(draft)
@@ -253,6 +266,11 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
     let elements = match value {
         Json::Null => return Ok(None),
         Json::Array(elements) => elements,
+        other @ Json::String(_) => {
+            let rule = not_type("an array of strings", other);
+            let rule = format!("{rule}; write [\"ada@example.net\"], also for one address");
+            return Err(FieldError::new(path, rule));
+        }
         other => return Err(wrong_type(path, "an array of strings", other)),
     };
     let text = |(index, element): (usize, &'t Json<'_>)| match element {
@@ -305,10 +323,20 @@ const fn type_name(value: &Json<'_>) -> &'static str {
     }
 }
 
+/// The refusal of an unknown field of a message: what is to be used instead, if other services have
+/// it.
+fn unknown_field(name: &str) -> FieldError {
+    let plain = name.replace(['_', '-'], "").to_lowercase();
+    match ELSEWHERE.into_iter().find(|(field, _)| *field == plain) {
+        Some((_, advice)) => FieldError::new(name, format!("unknown field; {advice}")),
+        None => unknown(name, "field", &FIELDS),
+    }
+}
+
 /// The refusal of a name that is none of `known`: what it is called, and its likely spelling.
 fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     let name = clip(name, MAX_ECHO_CHARS);
-    let rule = match likely(name, known) {
+    let rule = match likely(name, known.iter().copied()) {
         Some(likely) => format!("unknown {what}; did you mean `{likely}`?"),
         None => format!("unknown {what}; the {what}s are {}", known.join(", ")),
     };
@@ -324,20 +352,6 @@ pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
             Err(FieldError::new(name, "unknown field; the body is {}").into())
         }
     }
-}
-
-/// The one of `known` that is most like `name`, whatever its case and separators.
-fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
-    let name = plain(name);
-    let likeness = |field: &str| strsim::jaro_winkler(&name, &plain(field));
-    known
-        .iter()
-        .copied()
-        .map(|field| (likeness(field), field))
-        .filter(|(likeness, _)| *likeness >= LIKELY)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, field)| field)
 }
 
 /// Which of the organisation's messages to list, from a request's query: `None` for every

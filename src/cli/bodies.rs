@@ -29,13 +29,20 @@ impl Bodies {
         match self.command {
             None => session.run(BodiesShow {}, text).await,
             Some(Command::Drop(Confirmed { call, confirmation })) => {
-                if confirmation.asks()
-                    && let Some(why) = session.call(BodiesShow {}).await?.unreadable
+                if (confirmation.dry_run || confirmation.asks())
+                    && let shown = session.call(BodiesShow {}).await?
+                    && let Some(why) = &shown.unreadable
                 {
-                    Confirmation::confirm(&format!(
+                    let said = format!(
                         "This gives up bodies of an earlier process that cannot be used: {why}. It \
                          ends 0 messages: the messages of these bodies have failed already."
-                    ))?;
+                    );
+                    if confirmation.dry_run {
+                        return Ok(session.show(&shown, |_| format!("{said}\n")));
+                    }
+                    Confirmation::confirm(&said)?;
+                } else if confirmation.dry_run {
+                    return Ok(NONE_TO_DROP.to_owned());
                 }
                 session.run(call, dropped).await
             }
@@ -43,11 +50,13 @@ impl Bodies {
     }
 }
 
+const NONE_TO_DROP: &str = "the service manager keeps no bodies that this process cannot use\n";
+
 fn dropped(answer: &BodiesDropped) -> String {
     let text = if answer.dropped {
         "bodies of an earlier process are given up; those of this one are kept now\n"
     } else {
-        "the service manager keeps no bodies that this process cannot use\n"
+        NONE_TO_DROP
     };
     text.to_owned()
 }

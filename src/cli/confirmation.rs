@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::ops::ControlFlow;
 
 use clap::Args;
 
@@ -20,6 +21,9 @@ pub(super) struct Confirmation {
     /// Go on without asking. Without a terminal, the command never asks.
     #[arg(long)]
     yes: bool,
+    /// Say what the command would end, and change nothing.
+    #[arg(long, conflicts_with = "yes")]
+    pub(super) dry_run: bool,
 }
 
 // Call that ends messages, once that is confirmed. No doc comment: the help is the call's.
@@ -32,28 +36,32 @@ pub(super) struct Confirmed<C: Args> {
 }
 
 impl<C: Args + Call> Confirmed<C> {
-    /// Makes the call, once the end of these messages is confirmed.
+    /// Makes the call, once the end of these messages is confirmed. A dry run breaks off with what
+    /// it tells.
     pub(super) async fn make(
         self,
         session: &Session,
         messages: QueuedMessages,
         what: &str,
-    ) -> Result<C::Answer, CliError> {
-        self.confirmation.ask(session, messages, what).await?;
-        session.call(self.call).await
+    ) -> Result<ControlFlow<String, C::Answer>, CliError> {
+        Ok(match self.confirmation.ask(session, messages, what).await? {
+            ControlFlow::Continue(()) => ControlFlow::Continue(session.call(self.call).await?),
+            ControlFlow::Break(told) => ControlFlow::Break(told),
+        })
     }
 }
 
 impl Confirmation {
-    /// Says how many messages a command ends, and asks whether to go on.
+    /// Says how many messages a command ends, and asks whether to go on. A dry run breaks off with
+    /// what it tells.
     pub(super) async fn ask(
         &self,
         session: &Session,
         messages: QueuedMessages,
         what: &str,
-    ) -> Result<(), CliError> {
-        if !self.asks() {
-            return Ok(());
+    ) -> Result<ControlFlow<String>, CliError> {
+        if !self.dry_run && !self.asks() {
+            return Ok(ControlFlow::Continue(()));
         }
         let counted = session.call(MessageCount { messages }).await?;
         let mut said = match counted.pending {
@@ -64,7 +72,10 @@ impl Confirmation {
             let silent = counted.nodes_without_answer.join(", ");
             let _ = write!(said, " More may wait on nodes that do not answer: {silent}.");
         }
-        Self::confirm(&said)
+        if self.dry_run {
+            return Ok(ControlFlow::Break(session.show(&counted, |_| format!("{said}\n"))));
+        }
+        Self::confirm(&said).map(ControlFlow::Continue)
     }
 
     /// Returns true if somebody is there to be asked.

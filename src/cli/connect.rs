@@ -98,6 +98,8 @@ pub(super) struct Session {
     pub(super) format: Format,
     /// The data directory that the configuration names; `None` if only a socket was given.
     data_dir: Option<PathBuf>,
+    /// Options that name the same service to another command.
+    pub(super) service: String,
 }
 
 /// Reason why a command has no service to ask, and the configuration of the one that could run.
@@ -144,15 +146,24 @@ impl Connection {
         let directory = self.idle_directory().await?;
         let backend = Backend::File(Box::new(open_directory(&directory).await?));
         let (format, data_dir) = (self.format(), Some(directory.clone()));
-        Ok((Session { backend, format, data_dir }, directory))
+        Ok((Session { backend, format, data_dir, service: self.service() }, directory))
     }
 
     pub(super) fn format(&self) -> Format {
         Format::of(self.json)
     }
 
+    /// The options that were given to name the service, as a shell reads them.
+    fn service(&self) -> String {
+        let given = [("config", &self.config), ("socket", &self.socket)].into_iter();
+        given
+            .filter_map(|(name, path)| Some(format!(" --{name} {}", quoted(path.as_deref()?))))
+            .collect()
+    }
+
     fn session(&self, (client, data_dir): (Client, Option<PathBuf>)) -> Session {
-        Session { backend: Backend::Service(client), format: self.format(), data_dir }
+        let (backend, format) = (Backend::Service(client), self.format());
+        Session { backend, format, data_dir, service: self.service() }
     }
 
     /// Finds the running service, and leaves the data file alone.
@@ -168,7 +179,7 @@ impl Connection {
         }
         match self.find().await? {
             Ok(found) => Ok(self.session(found)),
-            Err(none) => none.open_file(self.format()).await,
+            Err(none) => none.open_file(self.format(), self.service()).await,
         }
     }
 }
@@ -188,7 +199,7 @@ impl NoService {
     }
 
     /// Opens the data file. That its lock is free is the proof that no service runs.
-    async fn open_file(self, format: Format) -> Result<Session, CliError> {
+    async fn open_file(self, format: Format, service: String) -> Result<Session, CliError> {
         let (socket, directory) = self.directory()?;
         let admin = open_directory(&directory).await.map_err(|error| match error {
             CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
@@ -200,8 +211,16 @@ impl NoService {
                 format!("no service runs; working on {}", directory.join(FILE_NAME).display());
             let _ = writeln!(io::stderr(), "pillarbox: {note}");
         }
-        Ok(Session { backend: Backend::File(Box::new(admin)), format, data_dir: Some(directory) })
+        let (backend, data_dir) = (Backend::File(Box::new(admin)), Some(directory));
+        Ok(Session { backend, format, data_dir, service })
     }
+}
+
+/// A path as a shell reads it.
+fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// Reads the configuration. Refuses if a file that was named and a variable mean two services: the

@@ -1,6 +1,7 @@
 //! `domain`: sender domains, where they stand, what to publish, and what to do.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 
 use crate::admin::DomainRemove;
 use crate::admin::domain::{
@@ -23,7 +24,10 @@ pub(super) async fn remove(
     let what = format!("Removing the domain {domain} from {organisation}");
     let messages =
         QueuedMessages::OfOrganisation { name: organisation, key: None, domain: Some(domain) };
-    let answer = given.make(session, messages, &what).await?;
+    let answer = match given.make(session, messages, &what).await? {
+        ControlFlow::Continue(answer) => answer,
+        ControlFlow::Break(told) => return Ok(told),
+    };
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 

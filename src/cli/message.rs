@@ -1,6 +1,7 @@
 //! `message`: what became of messages, and cancelling those that are queued.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 
 use clap::builder::styling::Style;
 
@@ -21,12 +22,17 @@ pub(super) async fn cancel(
     session: &Session,
     given: Confirmed<MessageCancel>,
 ) -> Result<String, CliError> {
+    let confirmation = &given.confirmation;
     let selections = match &given.call.messages {
-        QueuedMessages::WithIds(ids) => {
+        QueuedMessages::WithIds(ids) if !confirmation.dry_run => {
             ids.chunks(MAX_MESSAGES).map(|ids| QueuedMessages::WithIds(ids.to_vec())).collect()
         }
-        messages @ QueuedMessages::OfOrganisation { .. } => {
-            given.confirmation.ask(session, messages.clone(), "This").await?;
+        messages => {
+            if let ControlFlow::Break(told) =
+                confirmation.ask(session, messages.clone(), "This").await?
+            {
+                return Ok(told);
+            }
             vec![messages.clone()]
         }
     };

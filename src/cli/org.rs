@@ -1,6 +1,7 @@
 //! `org`: organisations.
 
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 
 use clap::Args;
 
@@ -9,7 +10,9 @@ use crate::admin::organisation::{
     Limits, Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed,
     Organisations, Paused, UsageOfMonth,
 };
-use crate::admin::{OrganisationPause, OrganisationRemove, OrganisationResume, OrganisationUsage};
+use crate::admin::{
+    OrganisationAdd, OrganisationPause, OrganisationRemove, OrganisationResume, OrganisationUsage,
+};
 use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
@@ -22,7 +25,10 @@ pub(super) async fn remove(
     let name = given.call.name.clone();
     let what = format!("Removing the organisation {name}");
     let messages = QueuedMessages::OfOrganisation { name, key: None, domain: None };
-    let answer = given.make(session, messages, &what).await?;
+    let answer = match given.make(session, messages, &what).await? {
+        ControlFlow::Continue(answer) => answer,
+        ControlFlow::Break(told) => return Ok(told),
+    };
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
@@ -46,11 +52,16 @@ pub(super) async fn resume(
     on_all_nodes(session.show(&answer, resumed), &answer.nodes_without_answer, RESUMES_BY_ITSELF)
 }
 
-pub(super) fn added(added: &Organisation) -> String {
-    format!(
-        "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add --org {0}\n",
-        added.name
-    )
+pub(super) async fn add(session: &Session, call: OrganisationAdd) -> Result<String, CliError> {
+    let service = &session.service;
+    session
+        .run(call, |Organisation { name, .. }| {
+            format!(
+                "added {name}; next:\n  pillarbox domain add{service} --org {name} DOMAIN\n  \
+                 pillarbox key add{service} --org {name}\n"
+            )
+        })
+        .await
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use std::path::Path;
 use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 
 use crate::config::error::{ConfigError, Origin, Problem};
+use crate::domain::likely::likely;
 
 /// Every key's full name.
 pub(super) const KEYS: [&str; 41] = [
@@ -74,8 +75,6 @@ const SECTIONS: [&str; 10] = [
     "cluster",
 ];
 const PREFIX: &str = "PILLARBOX_";
-/// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
-const LIKENESS: f64 = 0.7;
 
 /// A value and where it came from.
 #[derive(Debug)]
@@ -215,12 +214,5 @@ fn flatten(name: &str, value: Value, leaves: &mut Leaves) {
 /// below a section's head belongs to that section), or one spelt much alike.
 fn likely_key(name: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
-    if let Some(key) = KEYS.into_iter().find(|key| last(key) == last(name)) {
-        return Some(key);
-    }
-    KEYS.into_iter()
-        .map(|key| (strsim::normalized_damerau_levenshtein(key, name), key))
-        .filter(|(likeness, _)| *likeness >= LIKENESS)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, key)| key)
+    KEYS.into_iter().find(|key| last(key) == last(name)).or_else(|| likely(name, KEYS))
 }

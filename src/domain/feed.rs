@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::event::{Event, EventType};
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::likely::likely;
 use crate::domain::message::Message;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
@@ -94,16 +95,28 @@ impl From<EventType> for FeedEventType {
     }
 }
 
-/// The text is none of the feed's types.
+/// The text is none of the feed's types. Has the one that was probably meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be one of {}", FeedEventType::ALL.map(FeedEventType::as_str).join(", "))]
-pub struct NotAFeedEventType;
+pub struct NotAFeedEventType(Option<&'static str>);
+
+impl fmt::Display for NotAFeedEventType {
+    /// Writes the end of a sentence that begins with the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = FeedEventType::ALL.map(FeedEventType::as_str);
+        write!(f, "must be one of {}", names.join(", "))?;
+        self.0.iter().try_for_each(|likely| write!(f, "; did you mean `{likely}`?"))
+    }
+}
 
 impl FromStr for FeedEventType {
     type Err = NotAFeedEventType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|known| known.as_str() == text).ok_or(NotAFeedEventType)
+        let known = || Self::ALL.into_iter().map(Self::as_str);
+        Self::ALL
+            .into_iter()
+            .find(|known| known.as_str() == text)
+            .ok_or_else(|| NotAFeedEventType(likely(text, known())))
     }
 }
 
@@ -337,7 +350,9 @@ mod tests {
             let one = FeedTypes::from_iter([event_type]);
             assert_eq!(one.iter().collect::<Vec<_>>(), [event_type]);
         }
-        assert_eq!("bounce".parse::<FeedEventType>(), Err(NotAFeedEventType));
+        assert_eq!("bounce".parse::<FeedEventType>(), Err(NotAFeedEventType(None)));
+        let meant = Some("email.bounce");
+        assert_eq!("email.bounced".parse::<FeedEventType>(), Err(NotAFeedEventType(meant)));
         assert_eq!(FeedEventType::ALL.into_iter().collect::<FeedTypes>(), FeedTypes::ALL);
     }
 

@@ -14,6 +14,7 @@ use tokio::signal::unix::SignalKind;
 use tracing::{error, info, warn};
 
 use crate::admin::restart::ProgramCheck;
+use crate::admin::socket::BindError;
 use crate::body_store::ARENA_FORMAT;
 use crate::clock::Clock;
 use crate::config::{self, Config};
@@ -145,8 +146,11 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
     let is_to_stop = inherited.own.is_to_stop;
     let clock = Clock::system();
-    let service =
-        Service::start_as(StoreOwner::Dev, &config, clock, credentials, inherited).await?;
+    let service = Service::start_as(StoreOwner::Dev, &config, clock, credentials, inherited).await;
+    let service = service.map_err(|error| match error {
+        ServiceError::Socket(BindError::InUse { .. }) => ServiceError::DirectoryInUse { data_dir },
+        error => error,
+    })?;
     let tests = service.dispatcher.provider().simulated().captured();
     let captured = Captured::of_dev(simulator.captured_mail(), tests);
     service.operators.show_caught(Arc::new(captured));

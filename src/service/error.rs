@@ -93,6 +93,15 @@ pub enum ServiceError {
     /// TLS cannot be spoken.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Another service runs in the data directory of `pillarbox dev`.
+    #[error(
+        "another service runs in {}; stop it, or choose another directory with --data-dir",
+        data_dir.display()
+    )]
+    DirectoryInUse {
+        /// The data directory.
+        data_dir: PathBuf,
+    },
     /// An address cannot be listened on.
     #[error(
         "cannot listen on {address}: {source}; give another address with {}; port 0 takes a free \

@@ -4,6 +4,7 @@ use std::future::ready;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
@@ -11,6 +12,7 @@ use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreConfig};
+use crate::dispatch::Rest;
 use crate::service::error::ListenerName;
 use crate::service::hand_over::{HandedOver, NextProgram};
 use crate::service::inherited::Inherited;
@@ -126,11 +128,21 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
 /// Stops the service, and returns how many messages this lost; another signal ends the process at
 /// once.
 pub(super) async fn stop(service: Service, mut signals: Signals) -> u64 {
+    let (queue, rest) = (Arc::clone(&service.queue), service.rest());
     tokio::select! {
         bodies_lost = service.stop() => bodies_lost,
         () = signals.next() => {
-            warn!("ended at once; pending messages are settled at the next start");
+            let unsent = queue.pending().messages;
+            warn!(unsent, "stopped at once; the next start {} all that is not sent", fate(rest));
             process::exit(ENDED_AT_ONCE);
         }
+    }
+}
+
+/// What the next start does with messages that this process does not send.
+pub(super) fn fate(rest: Rest) -> &'static str {
+    match rest {
+        Rest::Kept => "goes on with",
+        Rest::Lost => "marks as failed",
     }
 }

@@ -55,7 +55,11 @@ fn null_means_absent() {
 fn wrong_types_are_named_by_path() {
     for (text, field, rule) in [
         (r#"{"from":1}"#, "from", "must be a string, not a number"),
-        (r#"{"to":"a@x.org"}"#, "to", "must be an array of strings, not a string"),
+        (
+            r#"{"to":"a@x.org"}"#,
+            "to",
+            r#"must be an array of strings, not a string; write ["ada@example.net"], also for one address"#,
+        ),
         (r#"{"to":["a",true]}"#, "to[1]", "must be a string, not a boolean"),
         (r#"{"cc":[null]}"#, "cc[0]", "must be a string, not null"),
         (r#"{"headers":[]}"#, "headers", "must be an object of strings, not an array"),
@@ -90,11 +94,18 @@ fn unknown_fields_are_named_with_their_likely_spelling() {
         ("From", "from"),
         ("subjct", "subject"),
         ("header", "headers"),
-        ("tags", "tag"),
     ] {
         let (field, rule) = draft_error(&format!("{{\"{name}\":1}}"));
         assert_eq!(field, name);
         assert_eq!(rule, format!("unknown field; did you mean `{likely}`?"));
+    }
+    for (name, advice) in [
+        ("tags", "use `metadata`, an object of strings"),
+        ("htmlBody", "use `html`"),
+        ("scheduled_at", "a message is sent at once"),
+    ] {
+        let (_, rule) = draft_error(&format!("{{\"{name}\":1}}"));
+        assert_eq!(rule, format!("unknown field; {advice}"));
     }
     for (name, likely) in [("contentType", "content_type"), ("fileName", "filename")] {
         let text = format!("{{\"attachments\":[{{}},{{\"{name}\":1}}]}}");

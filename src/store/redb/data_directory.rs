@@ -9,7 +9,7 @@ use std::path::Path;
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// Creates a directory, and those above it that are missing, for their owner alone. All of them are
-/// there after a loss of power.
+/// there after a loss of power. Errors name the path at fault.
 pub fn create_directory(path: &Path) -> io::Result<()> {
     create(path, &mut sync)
 }
@@ -33,11 +33,20 @@ fn create(path: &Path, sync: &mut impl FnMut(&Path) -> io::Result<()>) -> io::Re
     let above = path.parent().unwrap_or(path);
     create(above, sync)?;
     match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Ok(()) => {}
         // Another process was first.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        created => created?,
+        Err(_) if path.is_dir() => {}
+        Err(error) => return Err(of_path(path, &error)),
     }
     sync(here(above))
+}
+
+fn of_path(path: &Path, error: &io::Error) -> io::Error {
+    let shown = path.display();
+    if path.exists() {
+        return io::Error::new(error.kind(), format!("{shown} is not a directory"));
+    }
+    io::Error::new(error.kind(), format!("{shown}: {error}"))
 }
 
 fn sync(directory: &Path) -> io::Result<()> {
@@ -76,7 +85,9 @@ mod tests {
         create_directory(&last.join("d/e")).unwrap();
         sync_above(&last.join("d/e")).unwrap();
         std::fs::write(last.join("file"), "").unwrap();
-        assert!(create_directory(&last.join("file")).is_err());
-        assert!(create_directory(&last.join("file/f")).is_err());
+        for path in ["file", "file/f"] {
+            let error = create_directory(&last.join(path)).unwrap_err();
+            assert!(error.to_string().ends_with("c/file is not a directory"), "{error}");
+        }
     }
 }

@@ -13,7 +13,10 @@ use crate::store::redb::journal::JournalError;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
-    #[error("another process has the file open; is pillarbox running already?")]
+    #[error(
+        "another process has the file open; is pillarbox running already? Stop it, or use another \
+         data directory"
+    )]
     InUse,
     #[error("the file is not a pillarbox store; it was left untouched")]
     Foreign,

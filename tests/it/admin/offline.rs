@@ -41,6 +41,9 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     let added = offline.command(&["org", "add", "acme"]).await;
     assert_eq!(added.code, 0, "{added:?}");
     assert!(added.err.contains("no service runs; working on "), "{added:?}");
+    // What is to be done next is for the same service.
+    let next = format!("  pillarbox key add --config {} --org acme\n", offline.config);
+    assert!(added.out.ends_with(&next), "{added:?}");
 
     let key = offline.command(&["key", "add", "--org", "acme", "--name", "shop", "--json"]).await;
     assert!(key.out.starts_with(r#"{"id":1,"key":"pb_"#), "{key:?}");
@@ -214,6 +217,12 @@ async fn exit_codes_tell_failure_usage_and_configuration_apart() {
     assert_eq!(dev.code, 2);
     assert!(dev.err.contains("pb_ followed by 43 characters"), "{dev:?}");
     assert!(!dev.err.contains("too-short"), "{dev:?}");
+
+    for (given, meant) in [("dve", "dev"), ("sever", "serve")] {
+        let mistyped = pillarbox(&[given]).await;
+        assert_eq!(mistyped.code, 2);
+        assert!(mistyped.err.contains(&format!("'{meant}'")), "{mistyped:?}");
+    }
 
     fs::write(&offline.config, "lisen = \"x\"\n").unwrap();
     for arguments in [&["org", "list"][..], &["serve"]] {

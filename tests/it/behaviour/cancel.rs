@@ -330,6 +330,10 @@ async fn commands_that_end_messages_say_how_many_on_a_terminal_and_ask() {
             assert!(shown.contains("nothing was changed"), "{shown}");
         }
     }
+    for arguments in commands {
+        let told = text(&site, &[arguments, &["--dry-run"]].concat());
+        assert!(told.ends_with("ends 3 messages that are not sent yet.\n"), "{told}");
+    }
     assert_eq!(pending(&site), 3);
     // What names its messages one by one does not ask.
     let unknown = "019a5b7c-0000-7000-8000-000000000000";

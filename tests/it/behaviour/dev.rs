@@ -253,6 +253,31 @@ fn a_trial_warns_of_nothing_and_opens_its_data_to_its_owner_alone() {
 }
 
 #[tokio::test]
+async fn a_directory_that_cannot_be_used_is_named_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let finished = on_free_ports(&["--data-dir", path.to_str().unwrap()]).await;
+        assert_eq!(finished.code, 1, "{finished:?}");
+        let named = format!("{} is not a directory", file.display());
+        assert!(finished.err.contains(&named), "{finished:?}");
+    }
+    let mut first = DevProcess::start(&[]);
+    let data = first.told("data");
+    let finished = on_free_ports(&["--data-dir", &data]).await;
+    assert_eq!(finished.code, 1, "{finished:?}");
+    let advice = "stop it, or choose another directory with --data-dir";
+    assert!(finished.err.contains(advice) && finished.err.contains(&data), "{finished:?}");
+}
+
+async fn on_free_ports(options: &[&str]) -> Finished {
+    let ports =
+        ["--listen", "--operator-listen", "--smtp-listen"].map(|name| [name, "localhost:0"]);
+    told(&[&ports.concat(), options].concat()).await
+}
+
+#[tokio::test]
 async fn a_malformed_key_is_told_in_one_line_that_does_not_repeat_it() {
     let finished = told(&["--api-key", "abc"]).await;
     assert_eq!(finished.code, 2, "{finished:?}");

@@ -32,6 +32,23 @@ async fn a_stop_that_loses_messages_exits_with_71_and_counts_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_waits_says_what_a_second_signal_does() {
+    let site = Site::new().await;
+    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    let server = site.start();
+    server.send(&message()).await;
+    server.signal("INT");
+    let end = std::time::Instant::now() + PATIENCE;
+    while !server.process.log().contains("a second signal (Ctrl-C again) stops at once") {
+        assert!(std::time::Instant::now() < end, "{}", server.process.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (code, log) = stop(server).await;
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("the next start marks as failed all that is not sent unsent=1"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_that_sends_everything_exits_with_0() {
     let site = Site::new().await;
     let server = site.start();

@@ -1,0 +1,18 @@
+//! What was probably meant by a name that is not known.
+
+/// Least likeness, from 0 to 1, at which a name is taken for a slip of another one. Two of three
+/// letters are enough.
+const LIKELY: f64 = 0.66;
+
+/// Returns the known name that is most like this one, whatever its case and separators, if any is
+/// like it.
+pub fn likely<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
+    let name = plain(name);
+    known
+        .into_iter()
+        .map(|known| (strsim::normalized_damerau_levenshtein(&name, &plain(known)), known))
+        .filter(|(likeness, _)| *likeness >= LIKELY)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
