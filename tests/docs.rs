@@ -305,12 +305,14 @@ fn escaped(text: &str) -> String {
 #[test]
 fn the_metrics_page_has_every_metric() {
     let text = Dev::start().operators.get("/metrics");
-    let mut page = String::from("| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n");
+    let mut page = String::from("| Metric | Type, meaning and labels |\n|---|---|\n");
     let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
     for (name, help) in helps.collect::<BTreeMap<_, _>>() {
         let kind = format!("# TYPE {name} ");
         let kind = text.lines().find_map(|line| line.strip_prefix(&kind)).unwrap();
-        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels(&text, name)).unwrap();
+        let labels = labels(&text, name);
+        let labels = if labels.is_empty() { labels } else { format!(" Labels: {labels}.") };
+        writeln!(page, "| `{name}` | {kind}. {help}{labels} |").unwrap();
     }
     hold_generated("docs/metrics.md", &page);
 }
@@ -342,28 +344,251 @@ fn labels(text: &str, name: &str) -> String {
 
 #[test]
 fn the_conditions_page_has_every_condition() {
-    let mut page = String::from(
-        "| Condition | Severity | Ready | What is wrong | What to do | Alert |\n\
-         |---|---|---|---|---|---|\n",
-    );
-    for Definition { code, readiness, severity, meaning, advice, alerts, .. } in definitions() {
-        let ready = match readiness {
-            Readiness::Ready => "yes",
-            Readiness::NotReady => "no",
-        };
-        let alerts = match alerts {
-            Alerts::None(reason) => format!("None. {reason}"),
-            Alerts::Rules(rules) => {
-                let how = if *severity == Severity::Critical { "page" } else { "ticket" };
-                let rules = rules.iter().map(|name| format!("`{name}` ({how})"));
-                rules.collect::<Vec<_>>().join(", ")
+    let mut cases: Vec<(&str, Vec<&Definition>)> = Vec::new();
+    for definition in definitions() {
+        match cases.iter_mut().find(|(code, _)| *code == definition.code) {
+            Some((_, cases)) => cases.push(definition),
+            None => cases.push((definition.code, vec![definition])),
+        }
+    }
+    let mut page = String::from("| Severity | Conditions |\n|---|---|\n");
+    for severity in [Severity::Critical, Severity::Warning, Severity::Notice] {
+        let has = |cases: &[&Definition]| cases.iter().any(|case| case.severity == severity);
+        let links = cases.iter().filter(|(_, cases)| has(cases));
+        let links: Vec<_> = links.map(|(code, _)| format!("[`{code}`](#{code})")).collect();
+        writeln!(page, "| {} | {} |", severity.as_str(), links.join(", ")).unwrap();
+    }
+    for (code, cases) in cases {
+        write!(page, "\n## `{code}`\n\n").unwrap();
+        // Cases that differ in nothing but readiness are one.
+        let mut described: Vec<(String, Vec<Readiness>)> = Vec::new();
+        for case in &cases {
+            let told = told(case);
+            match described.iter_mut().find(|(known, _)| *known == told) {
+                Some((_, readiness)) => readiness.push(case.readiness),
+                None => described.push((told, vec![case.readiness])),
             }
-        };
-        let severity = severity.as_str();
-        writeln!(page, "| `{code}` | {severity} | {ready} | {meaning} | {advice} | {alerts} |")
-            .unwrap();
+        }
+        let cases: Vec<_> = described
+            .iter()
+            .map(|(told, readiness)| {
+                let ready = match readiness.as_slice() {
+                    [Readiness::Ready] => "yes",
+                    [Readiness::NotReady] => "no",
+                    _ => "yes or no",
+                };
+                told.replace("READY", ready)
+            })
+            .collect();
+        writeln!(page, "{}", cases.join("\n\nOr:\n\n")).unwrap();
     }
     hold_generated("docs/conditions.md", &page);
+}
+
+/// One case of a condition as the page has it, with `READY` for its readiness.
+fn told(case: &Definition) -> String {
+    let Definition { severity, meaning, advice, alerts, .. } = case;
+    let alert = match alerts {
+        Alerts::None(reason) => format!("none. {}", sentence(reason)),
+        Alerts::Rules(rules) => {
+            let how = if *severity == Severity::Critical { "page" } else { "ticket" };
+            let rules: Vec<_> = rules.iter().map(|name| format!("`{name}` ({how})")).collect();
+            rules.join(", ")
+        }
+    };
+    let severity = severity.as_str();
+    let (meaning, advice) = (sentence(meaning), sentence(advice));
+    format!(
+        "{meaning}\n\n- Severity: {severity}. Ready: READY\n- What to do: {advice}\n- Alert: {alert}"
+    )
+}
+
+/// A text as a sentence of its own.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().into_iter().flat_map(char::to_uppercase);
+    let end = if text.ends_with('.') { "" } else { "." };
+    first.chain(chars).chain(end.chars()).collect()
+}
+
+#[test]
+fn the_openapi_page_has_the_whole_document() {
+    let document: Value = serde_json::from_str(&read("src/api/openapi.json")).unwrap();
+    let mut page = String::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            write!(page, "## {} {path}\n\n", method.to_ascii_uppercase()).unwrap();
+            describe_operation(operation, &mut page);
+        }
+    }
+    page.push_str("## Error answers\n\nThe body of each is an [`Error`](#error).\n\n");
+    page.push_str("| Status | Meaning | Headers |\n|---|---|---|\n");
+    for (name, answer) in document["components"]["responses"].as_object().unwrap() {
+        let status = name.trim_start_matches('E');
+        writeln!(page, "| {status} | {} | {} |", described(answer), headers(answer)).unwrap();
+    }
+    page.push_str("\n## Schemas\n");
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        write!(page, "\n### {name}\n\n").unwrap();
+        let about = described(schema);
+        if !about.is_empty() {
+            write!(page, "{about}\n\n").unwrap();
+        }
+        let mut rows = String::new();
+        members(schema, "", &mut rows);
+        if rows.is_empty() {
+            writeln!(page, "{}", sentence(&type_of(schema))).unwrap();
+        } else {
+            write!(page, "| Member | Type | Meaning |\n|---|---|---|\n{rows}").unwrap();
+        }
+    }
+    hold_generated("docs/openapi.md", &page);
+}
+
+fn describe_operation(operation: &Value, page: &mut String) {
+    let text = |key: &str| operation[key].as_str().unwrap_or_default();
+    write!(page, "{} (`{}`).\n\n", text("summary"), text("operationId")).unwrap();
+    if !text("description").is_empty() {
+        write!(page, "{}\n\n", text("description")).unwrap();
+    }
+    let parameters = operation["parameters"].as_array();
+    let rows: String = parameters
+        .into_iter()
+        .flatten()
+        .map(|parameter| {
+            let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
+            let place = parameter["in"].as_str().unwrap();
+            let (kind, about) = (escaped(&type_of(schema)), described(parameter));
+            format!("| `{name}` | {place} | {kind} | {about} |\n")
+        })
+        .collect();
+    if !rows.is_empty() {
+        write!(page, "| Parameter | In | Type | Meaning |\n|---|---|---|---|\n{rows}\n").unwrap();
+    }
+    if let Some(content) = operation["requestBody"]["content"].get("application/json") {
+        write!(page, "Body: {}. For example:\n\n", type_of(&content["schema"])).unwrap();
+        let example = serde_json::to_string_pretty(&content["example"]).unwrap();
+        write!(page, "```json\n{example}\n```\n\n").unwrap();
+    }
+    let mut errors = Vec::new();
+    for (status, answer) in operation["responses"].as_object().unwrap() {
+        if answer.get("$ref").is_some() {
+            errors.push(status.as_str());
+            continue;
+        }
+        let schema = &answer["content"]["application/json"]["schema"];
+        let (about, headers) = (described(answer), headers(answer));
+        write!(page, "{status}: {} {about} Headers: {headers}.\n\n", sentence(&type_of(schema)))
+            .unwrap();
+    }
+    write!(page, "[Errors](#error-answers): {}.\n\n", errors.join(", ")).unwrap();
+}
+
+fn described(of: &Value) -> String {
+    escaped(&of["description"].as_str().unwrap_or_default().replace('\n', " "))
+}
+
+fn headers(answer: &Value) -> String {
+    let names = answer["headers"].as_object().into_iter().flat_map(|headers| headers.keys());
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes a row for each member of an object, and for the members of those.
+fn members(schema: &Value, path: &str, rows: &mut String) {
+    let required = schema.get("required").map(strings).unwrap_or_default();
+    for (name, member) in schema["properties"].as_object().into_iter().flatten() {
+        let optional = if required.contains(name) { "" } else { "; optional" };
+        let kind = escaped(&type_of(member));
+        writeln!(rows, "| `{path}{name}` | {kind}{optional} | {} |", described(member)).unwrap();
+        members(member, &format!("{path}{name}."), rows);
+    }
+    for variant in ["oneOf", "anyOf"].iter().filter_map(|key| schema[key].as_array()).flatten() {
+        members(variant, path, rows);
+    }
+}
+
+/// A schema in words: its type and its limits.
+fn type_of(schema: &Value) -> String {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let (_, name) = reference.rsplit_once('/').unwrap();
+        return format!("[`{name}`](#{})", name.to_lowercase());
+    }
+    for key in ["oneOf", "anyOf"] {
+        if let Some(variants) = schema[key].as_array() {
+            return variants.iter().map(type_of).collect::<Vec<_>>().join(" or ");
+        }
+    }
+    let names: Vec<_> = match &schema["type"] {
+        Value::String(name) => vec![name.as_str()],
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        _ => vec!["anything"],
+    };
+    let kinds = names.into_iter().map(|name| match name {
+        "array" => format!("list of ({})", type_of(&schema["items"])),
+        "object" if schema["additionalProperties"].is_object() => {
+            format!("object of ({})", type_of(&schema["additionalProperties"]))
+        }
+        other => other.to_owned(),
+    });
+    let mut words = kinds.collect::<Vec<_>>().join(" or ");
+    let values = schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
+    let values = values.filter(|value| !value.is_null());
+    let values: Vec<_> =
+        values.map(|value| format!("`{}`", value.to_string().trim_matches('"'))).collect();
+    if !values.is_empty() {
+        write!(words, ": {}", values.join(", ")).unwrap();
+    }
+    for key in ["format", "pattern", "default"] {
+        if let Some(value) = schema.get(key) {
+            let value = value.to_string().replace("\\\\", "\\");
+            write!(words, "; {key} `{}`", value.trim_matches('"')).unwrap();
+        }
+    }
+    for (least, most, unit) in [
+        ("minimum", "maximum", ""),
+        ("minLength", "maxLength", " characters"),
+        ("minItems", "maxItems", " entries"),
+        ("minProperties", "maxProperties", " members"),
+    ] {
+        match (schema.get(least), schema.get(most)) {
+            (Some(least), Some(most)) => write!(words, "; {least} to {most}{unit}").unwrap(),
+            (Some(least), None) => write!(words, "; at least {least}{unit}").unwrap(),
+            (None, Some(most)) => write!(words, "; at most {most}{unit}").unwrap(),
+            (None, None) => {}
+        }
+    }
+    words
+}
+
+#[test]
+fn the_list_for_language_models_has_every_page() {
+    let mut list = String::from(
+        "# pillarbox\n\n> Self-hosted service for transactional email. Applications post JSON or submit \
+         over SMTP; pillarbox sends through Amazon SES, retries, and reports by API, feed and \
+         webhook. One binary, one data directory.\n\nIn the sources and in the packages, each page is \
+         the file in `docs/` of the same name that ends in `.md`.\n\n",
+    );
+    for line in read("docs/SUMMARY.md").lines() {
+        if let Some(part) = line.strip_prefix("# ").filter(|part| *part != "Summary") {
+            write!(list, "\n## {part}\n\n").unwrap();
+        } else if let Some(file) = links(line).next() {
+            let title = line.trim_start_matches("- ").trim_start_matches('[');
+            let (title, _) = title.split_once("](").unwrap();
+            let page = prose(&root().join("docs").join(file));
+            let about = page.split("\n\n").map(str::trim).find(|text| !text.starts_with('#'));
+            let about = without_links(&about.unwrap().replace('\n', " "));
+            writeln!(list, "- [{title}]({}): {about}", file.replace(".md", ".html")).unwrap();
+        }
+    }
+    hold("docs/llms.txt", &list);
+}
+
+/// The text of Markdown with the words of each link alone.
+fn without_links(text: &str) -> String {
+    let mut words = text.split("](");
+    let first = words.next().unwrap_or_default().to_owned();
+    let rest = words.map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
+    rest.fold(first, |text, part| text + part).replace('[', "")
 }
 
 #[test]
