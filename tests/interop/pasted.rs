@@ -148,16 +148,22 @@ fn receive_a_webhook(reader: &Reader) {
 }
 
 /// Pages whose commands are run, each on a `dev` of its own.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 16] = [
+    "docs/applications.md",
+    "docs/aws-console.md",
     "docs/aws.md",
     "docs/backup.md",
+    "docs/compose.md",
     "docs/deployment.md",
     "docs/domains.md",
     "docs/nodes.md",
     "docs/operating.md",
+    "docs/page.md",
     "docs/simulator.md",
+    "docs/staging.md",
     "docs/suppressions.md",
     "docs/testing.md",
+    "docs/troubleshooting.md",
     "docs/webhooks.md",
 ];
 
@@ -165,13 +171,15 @@ const PAGES: [&str; 10] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 31] = [
+const NOT_RUN: [(&str, &str); 33] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
     ("pillarbox serve ", "it is the unit's own command line; tests start it"),
     ("pillarbox webhook add --org acme https://app.example.com", "the endpoint is the reader's"),
     ("pillarbox webhook test 1", "the endpoint is the reader's; the quickstart's is tested"),
+    ("pillarbox webhook deliveries 1", "the endpoint is the reader's"),
+    ("pillarbox webhook replay 1", "the endpoint is the reader's"),
     ("pillarbox dead-letter show ID", "nothing unreadable comes from the simulator"),
     ("apt install", "the gate installs the package on a copy of the machine"),
     ("packaging/build.sh", "the gate runs it"),
