@@ -9,6 +9,7 @@ Kubernetes; WHEEL is docker-compose 1.29, which has the schema of the Compose Sp
 import copy
 import json
 import pathlib
+import re
 import sys
 import tomllib
 import zipfile
@@ -89,6 +90,7 @@ def main(wheel):
     reference = (ROOT / "docs/configuration.md").read_text()
     names = [name for service in services for name in service["environment"]]
     names += [variable["name"] for variable in container["env"]]
+    names += re.findall(r"\bPILLARBOX_\w+", (ROOT / "docs/compose.md").read_text())
     for name in names:
         known = name.startswith("AWS_") or f"Variable: `{name}`" in reference
         check(known, f"there is no variable {name}")

@@ -32,7 +32,9 @@ fn read(path: &str) -> String {
 fn hold(path: &str, expected: &str) {
     // Other tests read the pages meanwhile.
     if std::env::var_os("UPDATE_DOCS").is_some() && read(path) != expected {
-        fs::write(root().join(path), expected).unwrap();
+        let new = root().join(format!("{path}.new"));
+        fs::write(&new, expected).unwrap();
+        fs::rename(new, root().join(path)).unwrap();
     }
     assert!(
         read(path) == expected,
@@ -451,17 +453,13 @@ fn describe_operation(operation: &Value, page: &mut String) {
     if !text("description").is_empty() {
         write!(page, "{}\n\n", text("description")).unwrap();
     }
-    let parameters = operation["parameters"].as_array();
-    let rows: String = parameters
-        .into_iter()
-        .flatten()
-        .map(|parameter| {
-            let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
-            let place = parameter["in"].as_str().unwrap();
-            let (kind, about) = (escaped(&type_of(schema)), described(parameter));
-            format!("| `{name}` | {place} | {kind} | {about} |\n")
-        })
-        .collect();
+    let mut rows = String::new();
+    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+        let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
+        let place = parameter["in"].as_str().unwrap();
+        let (kind, about) = (escaped(&type_of(schema)), described(parameter));
+        writeln!(rows, "| `{name}` | {place} | {kind} | {about} |").unwrap();
+    }
     if !rows.is_empty() {
         write!(page, "| Parameter | In | Type | Meaning |\n|---|---|---|---|\n{rows}\n").unwrap();
     }
