@@ -504,10 +504,14 @@ calls! {
         id: u32,
     } -> Webhook: File => webhook::resume;
 
-    /// Create a new secret and print it. The one before signs as well for 24 hours.
+    /// Create a new secret and print it. The ones before sign for 24 hours more, at most 5 in all.
     "webhook-rotate" WebhookRotate {
         /// Number of the endpoint, from the list.
         id: u32,
+        /// End the earlier secrets at once, such as one that others have read.
+        #[arg(long)]
+        #[serde(default, skip_serializing_if = "is_false")]
+        now: bool,
     } -> WebhookSecret: File => webhook::rotate;
 
     /// Ask an endpoint whether it is there, without an event.

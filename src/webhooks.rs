@@ -21,14 +21,17 @@ use crate::store::Store;
 use crate::tasks::Task;
 
 use endpoint::Endpoint;
+use memory::DeliveryMemory;
 use sender::{Sender, SharedClient};
 
 pub use sender::{ATTEMPT_TIMEOUT, Answer, Attempt, BadEndpoint, Delivery};
 pub use status::{Delivered, EndpointStatus, LastAnswer, RECENT};
 
 mod endpoint;
+mod memory;
 mod sender;
 mod signature;
+mod slot;
 mod status;
 
 /// Pause between two looks for rows that nobody needs, and before an endpoint that cannot be called is
@@ -52,6 +55,7 @@ pub struct Webhooks {
     clock: Clock,
     /// Made for the first endpoint, because it reads the system's root certificates.
     client: Mutex<Option<SharedClient>>,
+    memory: DeliveryMemory,
     statuses: Mutex<BTreeMap<WebhookId, EndpointStatus>>,
 }
 
@@ -114,7 +118,8 @@ struct TestData {}
 impl Webhooks {
     /// Webhooks of the endpoints that `store` has.
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, client: Mutex::default(), statuses: Mutex::default() }
+        let memory = DeliveryMemory::new();
+        Self { store, clock, client: Mutex::default(), memory, statuses: Mutex::default() }
     }
 
     /// How the deliveries to an endpoint go; nothing is known before its task has begun.

@@ -11,11 +11,12 @@ use crate::admin::{
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint, WebhookId,
-    WebhookState, WebhookUrl,
+    EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
+    WebhookId, WebhookState, WebhookUrl,
 };
 use crate::store::{
-    Change, Duty, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded as Added,
+    Change, Duty, FIRST_WITH_TERMS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
+    WebhookAdded as Added,
 };
 use crate::webhooks::{self, Delivered, EndpointStatus};
 
@@ -49,6 +50,9 @@ pub struct WebhookSecret {
     pub secret: SecretInClear,
     pub organisation: String,
     pub url: String,
+    /// How many secrets sign from now on, with this one.
+    #[serde(default)]
+    pub signing: usize,
 }
 
 /// An endpoint as it is listed: never its secret.
@@ -63,7 +67,7 @@ pub struct Webhook {
     pub state: String,
     pub paused_at: Option<String>,
     pub created_at: String,
-    /// Until when the secret before the present one signs as well.
+    /// Until when secrets before the present one sign as well.
     pub rotating_until: Option<String>,
     /// How its deliveries go; `None` where no service runs.
     pub deliveries: Option<WebhookDeliveries>,
@@ -198,7 +202,13 @@ pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook
 
 pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret, Refusal> {
     let (id, now) = (WebhookId(call.id), admin.clock.now());
-    let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
+    let earlier = if call.now { EarlierSecrets::End } else { EarlierSecrets::Sign };
+    let endpoint = admin.webhook(call.id)?;
+    if earlier == EarlierSecrets::Sign && endpoint.secrets(now).count() > 1 {
+        // Nodes of before cannot read more than two.
+        admin.require_no_node_before(FIRST_WITH_TERMS).await?;
+    }
+    let webhook = admin.store.rotate_webhook(id, new_secret()?, earlier, now).await?;
     Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
 }
 
@@ -385,6 +395,7 @@ fn shown_secret(admin: &Admin, webhook: &Endpoint) -> WebhookSecret {
         secret: SecretInClear(webhook.secret.reveal()),
         organisation: admin.shown(webhook.organisation),
         url: webhook.url.as_str().to_owned(),
+        signing: webhook.secrets(admin.clock.now()).count(),
     }
 }
 
@@ -395,7 +406,8 @@ fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
         WebhookState::Paused { by: PausedBy::Endpoint, since } => ("gone", Some(since)),
     };
     let now = admin.clock.now();
-    let rotating = webhook.replaced.as_ref().map(|replaced| replaced.until);
+    // The newest signs the longest.
+    let rotating = webhook.replaced.first().map(|replaced| replaced.until);
     Webhook {
         id: webhook.id.0,
         organisation: admin.shown(webhook.organisation),
@@ -440,6 +452,7 @@ mod tests {
             secret: SecretInClear("whsec_hidden".to_owned()),
             organisation: "acme".to_owned(),
             url: "https://app.example.com/".to_owned(),
+            signing: 1,
         };
         assert!(!format!("{added:?}").contains("hidden"));
         assert!(serde_json::to_string(&added).unwrap().contains(r#""secret":"whsec_hidden""#));

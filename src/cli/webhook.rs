@@ -59,9 +59,15 @@ fn added(added: &WebhookSecret) -> String {
 }
 
 pub(super) fn rotated(rotated: &WebhookSecret) -> String {
+    let earlier = match rotated.signing {
+        0 | 1 => "No other secret signs any more: give this one to the application now.".to_owned(),
+        signing => format!(
+            "{signing} secrets sign; an earlier one ends 24 hours after it was replaced. Give this \
+             one to the application within that time."
+        ),
+    };
     format!(
-        "The new secret of endpoint {}:\n\n    {}\n\nThe secret is shown only once. Both secrets \
-         sign for 24 hours: give the new one to the application within that time.\n",
+        "The new secret of endpoint {}:\n\n    {}\n\nThe secret is shown only once. {earlier}\n",
         rotated.id, rotated.secret.0
     )
 }

@@ -21,8 +21,6 @@ const DOMAIN_MAX_OCTETS: usize = 255;
 const LOCAL_PART_MAX_OCTETS: usize = 64;
 /// What ends an address, or begins another one, for a program that does not heed quotes.
 const DELIMITERS: [u8; 5] = *b"@<>,;";
-/// The longest display name, in characters: RFC 5322's line limit, which no real name reaches.
-const DISPLAY_NAME_MAX_CHARS: usize = 998;
 
 /// The longest mailbox as it is given, in characters, spaces included.
 pub const MAILBOX_MAX_CHARS: usize = 1_000;
@@ -45,9 +43,6 @@ pub enum MailboxError {
     /// A quoted display name that does not end, or has text after its end.
     #[error("the display name's double quotes are not closed")]
     DisplayNameQuotes,
-    /// A display name beyond any line that mail carries.
-    #[error("a display name has at most {DISPLAY_NAME_MAX_CHARS} characters")]
-    DisplayNameTooLong,
     /// The part before the `@` has a character outside ASCII.
     #[error(
         "the part before the @ must be ASCII: SES does not carry internationalised local parts"
@@ -313,9 +308,6 @@ fn has_control(text: &str) -> bool {
 }
 
 fn parse_display_name(text: &str) -> Result<Option<Cow<'_, str>>, MailboxError> {
-    if has_more_chars(text, DISPLAY_NAME_MAX_CHARS) {
-        return Err(MailboxError::DisplayNameTooLong);
-    }
     if let Some(rest) = text.strip_prefix('"') {
         let end = closing_quote(rest).ok_or(MailboxError::DisplayNameQuotes)?;
         if end + 1 != rest.len() {

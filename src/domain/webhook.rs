@@ -24,8 +24,10 @@ const SECRET_BYTES: usize = 32;
 /// Bytes that a secret may have (Standard Webhooks 1.0.0, "Signature scheme").
 const ALLOWED_SECRET_BYTES: RangeInclusive<usize> = 24..=64;
 
-/// Time for which both secrets sign after a rotation.
+/// Time for which a secret signs after it was replaced.
 pub const ROTATION_OVERLAP: Duration = Duration::from_hours(24);
+/// The most secrets that sign: each adds a signature to every delivery.
+pub const MAX_SIGNING_SECRETS: usize = 5;
 
 /// Waits after the first, the second … failed attempt. After the attempt that follows the last of
 /// them, the delivery has failed.
@@ -168,6 +170,15 @@ pub struct ReplacedSecret {
     pub until: Timestamp,
 }
 
+/// Fate of the secrets that sign when a new one is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlierSecrets {
+    /// They sign as well, for [`ROTATION_OVERLAP`].
+    Sign,
+    /// They sign no more.
+    End,
+}
+
 /// Endpoint of an organisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
@@ -185,23 +196,31 @@ pub struct Webhook {
     pub created_at: Timestamp,
     /// Secret that signs.
     pub secret: SigningSecret,
-    /// Secret before that one, if it still signs.
-    pub replaced: Option<ReplacedSecret>,
+    /// Secrets before that one that may still sign, the newest first.
+    pub replaced: Vec<ReplacedSecret>,
     /// Whether it is delivered to.
     pub state: WebhookState,
 }
 
 impl Webhook {
-    /// Gives it a new secret. The one before signs as well for [`ROTATION_OVERLAP`].
-    pub fn rotate(&mut self, secret: SigningSecret, now: Timestamp) {
-        let replaced = std::mem::replace(&mut self.secret, secret);
-        self.replaced =
-            Some(ReplacedSecret { secret: replaced, until: now.plus(ROTATION_OVERLAP) });
+    /// Gives it a new secret. Those that sign go on for [`ROTATION_OVERLAP`] after the rotation that
+    /// replaced them, the newest [`MAX_SIGNING_SECRETS`] of all; or they end now.
+    pub fn rotate(&mut self, secret: SigningSecret, earlier: EarlierSecrets, now: Timestamp) {
+        let secret = std::mem::replace(&mut self.secret, secret);
+        match earlier {
+            EarlierSecrets::Sign => {
+                self.replaced.retain(|replaced| now < replaced.until);
+                let until = now.plus(ROTATION_OVERLAP);
+                self.replaced.insert(0, ReplacedSecret { secret, until });
+                self.replaced.truncate(MAX_SIGNING_SECRETS - 1);
+            }
+            EarlierSecrets::End => self.replaced.clear(),
+        }
     }
 
     /// The secrets that sign at `now`, the newest first.
     pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &SigningSecret> {
-        let replaced = self.replaced.as_ref().filter(|replaced| now < replaced.until);
+        let replaced = self.replaced.iter().filter(move |replaced| now < replaced.until);
         std::iter::once(&self.secret).chain(replaced.map(|replaced| &replaced.secret))
     }
 }

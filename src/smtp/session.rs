@@ -580,7 +580,6 @@ fn not_an_address(codes: &str, whose: &str, error: MailboxError) -> Reply {
         | MailboxError::ControlCharacter
         | MailboxError::DisplayNameNeedsQuotes
         | MailboxError::DisplayNameQuotes
-        | MailboxError::DisplayNameTooLong
         | MailboxError::LocalPartNotAscii
         | MailboxError::LocalPartTooLong
         | MailboxError::LocalPart

@@ -25,10 +25,16 @@ use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
+/// How many entries of a page with a limit of bytes are read at one time: so many more than it may
+/// have are in memory.
+const ENTRIES_AT_ONCE: usize = 16;
+
 struct Query {
     organisation: OrganisationId,
     types: FeedTypes,
     limit: usize,
+    /// Bytes of rows from which on a page ends; no limit if there is none.
+    max_bytes: Option<usize>,
     window_now: WindowTime,
 }
 
@@ -43,7 +49,23 @@ impl Store {
         limit: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
-        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        let window_now = window_now.into();
+        let query = Query { organisation, types, limit, max_bytes: None, window_now };
+        Ok(self.read_feed(&query, after, None).await?.0)
+    }
+
+    /// Returns a page as [`Store::feed`] does, which ends early once its rows have `max_bytes`.
+    pub async fn feed_within(
+        &self,
+        organisation: OrganisationId,
+        after: FeedPosition,
+        types: FeedTypes,
+        limit: usize,
+        max_bytes: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<FeedPage, StoreError> {
+        let (max_bytes, window_now) = (Some(max_bytes), window_now.into());
+        let query = Query { organisation, types, limit, max_bytes, window_now };
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
@@ -58,7 +80,8 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        let window_now = window_now.into();
+        let query = Query { organisation, types, limit, max_bytes: None, window_now };
         let turn = self.memory().listings.turn(Lister::Organisation(organisation)).await?;
         let store = self.clone();
         let read = async move { store.read_feed(&query, after, Some(turn)).await };
@@ -74,13 +97,14 @@ impl Store {
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<FeedEntry>, StoreError> {
         let window_now = window_now.into();
-        let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
+        let query =
+            Query { organisation, types: FeedTypes::ALL, limit: 1, max_bytes: None, window_now };
         if position > self.feed_shown() {
             return Ok(None);
         }
         let key = Key::from((organisation.0, position.number()));
         let Some(row) = self.row(Table::Feed, key.clone()).await? else { return Ok(None) };
-        Ok(self.entries(&query, &[(key, row)]).await?.pop())
+        Ok(self.entries(&query, &[(key, row)]).await?.0.pop())
     }
 
     /// Returns the position of an organisation's last entry: only later commits write behind it.
@@ -124,10 +148,11 @@ impl Store {
             let mut rows = self.rows(Table::Feed, range, step).await?;
             let is_end = rows.len() < step;
             let is_cut = keep_wanted(&mut rows, query);
-            if let Some((last, _)) = rows.last() {
-                after = position_of(last);
-            }
-            page = FeedPage { entries: self.entries(query, &rows).await?, next: after };
+            let (entries, full_at) = self.entries(query, &rows).await?;
+            let is_cut = is_cut || full_at.is_some();
+            let last = rows.last().map(|(last, _)| position_of(last));
+            after = full_at.or(last).unwrap_or(after);
+            page = FeedPage { entries, next: after };
             if !page.entries.is_empty() || (is_end && !is_cut) {
                 break;
             }
@@ -140,28 +165,40 @@ impl Store {
         Ok((page, turn))
     }
 
-    /// Returns what entries show, of those that are asked for and can be read.
+    /// Returns what entries show, of those that are asked for and can be read. If messages' rows have
+    /// too many bytes, those behind a position are left, and it is returned too.
     async fn entries(
         &self,
         query: &Query,
         rows: &[KeyedRow],
-    ) -> Result<Vec<FeedEntry>, StoreError> {
+    ) -> Result<(Vec<FeedEntry>, Option<FeedPosition>), StoreError> {
         let read = rows.iter().filter_map(|(key, row)| {
             let position = position_of(key);
             let read = decode_feed(position, row).in_table(Table::Feed, position.number());
             Some((position, self.damage().left_out(read)?))
         });
         let wanted = read.filter(|(_, row)| query.types.contains(event_type(&row.change)));
-        let wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
-        let referred = Referred::read(self, &wanted).await?;
-        let entries = wanted.into_iter().filter_map(|(position, FeedRow { message, change })| {
-            let resolved = referred.resolve(message, change, &query.window_now);
-            // A row that cannot be read costs nobody but itself.
-            let (message, change) = self.damage().left_out(resolved)??;
-            let recorded_at = query.window_now.corrected(position.instant());
-            Some(FeedEntry { position, recorded_at, message, change })
-        });
-        Ok(entries.collect())
+        let mut wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while !wanted.is_empty() {
+            let at_once = query.max_bytes.map_or(wanted.len(), |_| ENTRIES_AT_ONCE);
+            let rest = wanted.split_off(at_once.min(wanted.len()));
+            let part = std::mem::replace(&mut wanted, rest);
+            let end = part.last().map(|(position, _)| *position);
+            let referred = Referred::read(self, &part).await?;
+            bytes += referred.messages.values().map(Vec::len).sum::<usize>();
+            entries.extend(part.into_iter().filter_map(|(position, row)| {
+                let resolved = referred.resolve(row.message, row.change, &query.window_now);
+                // A row that cannot be read costs nobody but itself.
+                let (message, change) = self.damage().left_out(resolved)??;
+                let recorded_at = query.window_now.corrected(position.instant());
+                Some(FeedEntry { position, recorded_at, message, change })
+            }));
+            if !wanted.is_empty() && query.max_bytes.is_some_and(|max| bytes >= max) {
+                return Ok((entries, end));
+            }
+        }
+        Ok((entries, None))
     }
 }
 

@@ -14,8 +14,8 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor, WebhookId,
-    WebhookState,
+    EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor,
+    WebhookId, WebhookState,
 };
 use crate::store::organisations::exists;
 use crate::store::record::webhooks::{
@@ -58,15 +58,15 @@ impl Store {
         self.change_webhook(id, move |webhook| webhook.state = state).await
     }
 
-    /// Gives an endpoint a new secret. The one before signs as well for
-    /// [`ROTATION_OVERLAP`](crate::domain::webhook::ROTATION_OVERLAP).
+    /// Gives an endpoint a new secret. What becomes of the earlier ones: [`Webhook::rotate`].
     pub async fn rotate_webhook(
         &self,
         id: WebhookId,
         secret: SigningSecret,
+        earlier: EarlierSecrets,
         now: Timestamp,
     ) -> Result<Option<Webhook>, StoreError> {
-        self.change_webhook(id, move |webhook| webhook.rotate(secret.clone(), now)).await
+        self.change_webhook(id, move |webhook| webhook.rotate(secret.clone(), earlier, now)).await
     }
 
     async fn change_webhook(
@@ -272,7 +272,7 @@ fn add(
         authority,
         created_at: now,
         secret,
-        replaced: None,
+        replaced: Vec::new(),
         state: WebhookState::Active,
     };
     let position = rows.feed_end()?;

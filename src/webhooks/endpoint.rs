@@ -4,27 +4,27 @@
 //! The cursor moves past an event once it is delivered, or stored as a delivery that waits. So a
 //! crash repeats deliveries and loses none. What is not attempted yet stays behind the cursor, on
 //! disk alone. In memory are at most [`MAX_AHEAD`] positions, of which [`READ_AHEAD`] with their
-//! event, and [`DUE_AHEAD`] deliveries that are due again.
+//! event, and [`DUE_AHEAD`] deliveries that are due again. What events and attempts may take up:
+//! [`DeliveryMemory`](crate::webhooks::memory::DeliveryMemory).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use crate::domain::feed::{FeedEntry, FeedPosition};
-use crate::domain::organisation::OrganisationKind;
+use crate::domain::feed::FeedPosition;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
 };
 use crate::store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
-use crate::views::FeedEventView;
-use crate::webhooks::sender::{Answer, Attempt, Delivery, Sender};
+use crate::webhooks::memory::{Beside, Room};
+use crate::webhooks::sender::{Answer, Attempt, Sender};
+use crate::webhooks::slot::{Finished, Job, Slot, SlotState, Told};
 use crate::webhooks::status::Delivered;
 use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 
@@ -35,6 +35,8 @@ const MAX_IN_FLIGHT: usize = 16;
 const MAX_AHEAD: usize = 1_024;
 /// The most events that are read before there is room for their attempt.
 const READ_AHEAD: usize = 100;
+/// Bytes of events from which on no more are read before there is room for their attempt.
+const READ_AHEAD_BYTES: usize = 512 * 1024;
 /// The most due deliveries that are read before there is room for their attempt.
 const DUE_AHEAD: usize = 64;
 /// Pause between two commits: what a crash in between leaves to be delivered twice.
@@ -45,6 +47,8 @@ const IDLE_COMMIT_PAUSE: Duration = Duration::from_secs(5);
 const CLOCK_LOOK: Duration = Duration::from_millis(250);
 /// How often a store that takes no writes is looked at: nothing is attempted meanwhile.
 const STORE_LOOK: Duration = Duration::from_millis(100);
+/// How often it is looked whether there is memory again.
+const MEMORY_LOOK: Duration = Duration::from_millis(50);
 /// Pause after the store could not be read or written.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// How often it is looked whether the last attempts only wait for names, once the service stops.
@@ -96,6 +100,8 @@ pub(super) struct Endpoint {
     pace: Instant,
     /// The store is not asked before this.
     store_pause: Instant,
+    /// No memory is asked for before this.
+    memory_pause: Instant,
 }
 
 /// A commit under way.
@@ -124,30 +130,6 @@ enum Reloads {
     No,
 }
 
-/// An event behind the cursor.
-struct Slot {
-    position: FeedPosition,
-    /// When it was recorded.
-    recorded_at: Timestamp,
-    state: SlotState,
-}
-
-enum SlotState {
-    /// It waits for its first attempt.
-    Ready(Box<Told>),
-    /// Its attempt is under way, or was answered with 410.
-    Open,
-    /// It is delivered, or is to be stored as a delivery that waits.
-    Settled(Option<WaitingDelivery>),
-}
-
-/// An event as it is told.
-struct Told {
-    delivery: Delivery,
-    event_type: &'static str,
-    message: String,
-}
-
 /// When the next delivery is due again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextDue {
@@ -155,26 +137,6 @@ enum NextDue {
     Unknown,
     Never,
     At(Timestamp),
-}
-
-/// Which attempt it was.
-#[derive(Clone, Copy)]
-enum Job {
-    First(FeedPosition),
-    Further(WaitingDelivery),
-}
-
-/// An attempt that has ended.
-enum Finished {
-    Attempted {
-        job: Job,
-        told: Box<Told>,
-        attempt: Attempt,
-    },
-    /// The event is past its retention.
-    Expired(WaitingDelivery),
-    /// The store could not be read.
-    Unread(WaitingDelivery),
 }
 
 /// Whether the task goes on.
@@ -211,6 +173,7 @@ impl Endpoint {
             failures_in_a_row: 0,
             pace: now,
             store_pause: now,
+            memory_pause: now,
         }
     }
 
@@ -312,6 +275,9 @@ impl Endpoint {
         let Some(webhook) = self.store().webhook(self.id()) else { return Reloads::Yes };
         let was = std::mem::replace(&mut self.webhook, Arc::new(webhook));
         self.next_due = NextDue::Unknown;
+        if self.webhook.state != WebhookState::Active {
+            self.forget_ready();
+        }
         let is_seen =
             was.state != WebhookState::Active && self.webhook.state == WebhookState::Active;
         if is_seen || self.is_resumed() == Reloads::Yes {
@@ -335,6 +301,17 @@ impl Endpoint {
         if is_stored && is_active { Reloads::Yes } else { Reloads::No }
     }
 
+    /// Forgets what was read and waits for its attempt, but the first, which shows since when the
+    /// endpoint is behind.
+    fn forget_ready(&mut self) {
+        let kept = self.attempted + 1;
+        if self.slots.len() > kept {
+            self.slots.truncate(kept);
+            self.read_to = self.slots[self.attempted].position;
+            self.is_at_end = false;
+        }
+    }
+
     fn may_begin(&self) -> bool {
         self.webhook.state == WebhookState::Active && self.gone == Gone::No
     }
@@ -354,11 +331,17 @@ impl Endpoint {
         }
     }
 
+    fn ready_bytes(&self) -> usize {
+        self.slots.range(self.attempted..).map(Slot::ready_bytes).sum()
+    }
+
     /// How many events there is room for, if there are more.
     fn wanted(&self) -> usize {
         let ready = self.slots.len() - self.attempted;
-        let has_room = ready <= READ_AHEAD / 2 && self.slots.len() < MAX_AHEAD;
-        if self.is_at_end {
+        let has_room = ready <= READ_AHEAD / 2
+            && self.slots.len() < MAX_AHEAD
+            && self.ready_bytes() <= READ_AHEAD_BYTES / 2;
+        if self.is_at_end || self.memory_pause > Instant::now() {
             0
         } else if self.may_begin() && has_room {
             READ_AHEAD - ready
@@ -376,14 +359,28 @@ impl Endpoint {
         let Webhook { organisation, types, .. } = *self.webhook;
         let kind = self.webhooks.store.shown_kind(organisation);
         let now = self.webhooks.clock.window_time();
-        let page = self.store().feed(organisation, self.read_to, types, wanted, now).await?;
-        self.read_to = page.next;
+        let webhooks = Arc::clone(&self.webhooks);
+        let _turn = webhooks.memory.read_turn(organisation).await;
+        let bytes = READ_AHEAD_BYTES - self.ready_bytes().min(READ_AHEAD_BYTES - 1);
+        let store = self.store();
+        let page = store.feed_within(organisation, self.read_to, types, wanted, bytes, now).await?;
         self.is_at_end = page.entries.is_empty();
-        self.slots.extend(page.entries.into_iter().map(|entry| Slot {
-            position: entry.position,
-            recorded_at: entry.recorded_at,
-            state: SlotState::Ready(Box::new(Told::of(kind, &entry))),
-        }));
+        for entry in page.entries {
+            let is_first = self.attempted == self.slots.len() && self.attempts.is_empty();
+            let beside = if is_first { Beside::Nothing } else { Beside::Others };
+            let told = Told::of(kind, &entry, &self.webhook, &webhooks.memory, beside);
+            let Some(told) = told else {
+                self.memory_pause = Instant::now() + MEMORY_LOOK;
+                return Ok(());
+            };
+            self.read_to = entry.position;
+            self.slots.push_back(Slot {
+                position: entry.position,
+                recorded_at: entry.recorded_at,
+                state: SlotState::Ready(Box::new(told)),
+            });
+        }
+        self.read_to = page.next;
         Ok(())
     }
 
@@ -414,6 +411,10 @@ impl Endpoint {
         Ok(())
     }
 
+    fn has_work(&self) -> bool {
+        !self.due.is_empty() || self.attempted < self.slots.len()
+    }
+
     /// Begins as many attempts as there may be. First and further ones share the room evenly.
     fn begin_attempts(&mut self) {
         while self.may_begin()
@@ -421,14 +422,22 @@ impl Endpoint {
             && self.pace <= Instant::now()
             && self.store().health() == Health::Writable
         {
+            if !self.has_work() || self.memory_pause > Instant::now() {
+                return;
+            }
+            let beside = if self.attempts.is_empty() { Beside::Nothing } else { Beside::Others };
+            let Some(room) = self.webhooks.memory.reserve_attempt(&self.webhook, beside) else {
+                self.memory_pause = Instant::now() + MEMORY_LOOK;
+                return;
+            };
             let first = self.attempts.len() - self.further;
             let has_first = self.attempted < self.slots.len();
             match self.due.front().copied() {
                 Some(waiting) if !has_first || self.further <= first => {
                     self.due.pop_front();
-                    self.begin_further(waiting);
+                    self.begin_further(waiting, room, beside);
                 }
-                Some(_) | None if has_first => self.begin_first(),
+                Some(_) | None if has_first => self.begin_first(room),
                 Some(_) | None => return,
             }
             if self.failures_in_a_row >= PACED_FROM {
@@ -437,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    fn begin_first(&mut self) {
+    fn begin_first(&mut self, room: Room) {
         let slot = &mut self.slots[self.attempted];
         let state = std::mem::replace(&mut slot.state, SlotState::Open);
         let SlotState::Ready(told) = state else {
@@ -445,23 +454,27 @@ impl Endpoint {
         };
         let job = Job::First(slot.position);
         self.attempted += 1;
-        self.attempts.spawn(attempt(self.call(), job, told));
+        self.attempts.spawn(attempt(self.call(), job, told, room));
     }
 
-    fn begin_further(&mut self, waiting: WaitingDelivery) {
+    fn begin_further(&mut self, waiting: WaitingDelivery, room: Room, beside: Beside) {
         self.further += 1;
         let (call, store) = (self.call(), self.store().clone());
         let (organisation, position) = (self.webhook.organisation, waiting.delivery.position);
         let (kind, now) =
             (self.webhooks.store.shown_kind(organisation), self.webhooks.clock.window_time());
         self.attempts.spawn(async move {
-            match store.feed_entry(organisation, position, now).await {
-                Ok(Some(entry)) => {
-                    let told = Box::new(Told::of(kind, &entry));
-                    attempt(call, Job::Further(waiting), told).await
-                }
-                Ok(None) => Finished::Expired(waiting),
-                Err(_) => Finished::Unread(waiting),
+            let memory = &call.webhooks.memory;
+            let turn = memory.read_turn(organisation).await;
+            let told = match store.feed_entry(organisation, position, now).await {
+                Ok(Some(entry)) => Told::of(kind, &entry, &call.webhook, memory, beside),
+                Ok(None) => return Finished::Expired(waiting),
+                Err(_) => return Finished::Unread(waiting),
+            };
+            drop(turn);
+            match told {
+                Some(told) => attempt(call, Job::Further(waiting), Box::new(told), room).await,
+                None => Finished::NoRoom(waiting),
             }
         });
     }
@@ -489,6 +502,11 @@ impl Endpoint {
                 self.taken.remove(&waiting.key());
                 self.next_due = NextDue::Unknown;
                 self.store_pause = Instant::now() + STORE_PAUSE;
+            }
+            Finished::NoRoom(waiting) => {
+                self.further -= 1;
+                self.due.push_front(waiting);
+                self.memory_pause = Instant::now() + MEMORY_LOOK;
             }
         }
     }
@@ -700,8 +718,7 @@ impl Endpoint {
             if self.next_due != NextDue::Never || !self.due.is_empty() {
                 wake = wake.min(now + CLOCK_LOOK);
             }
-            let has_work = !self.due.is_empty() || self.attempted < self.slots.len();
-            if has_work && self.attempts.len() < MAX_IN_FLIGHT {
+            if self.has_work() && self.attempts.len() < MAX_IN_FLIGHT {
                 wake = wake.min(self.pace.max(self.store_pause).max(now + STORE_LOOK));
             }
         }
@@ -712,6 +729,9 @@ impl Endpoint {
         }
         if self.wanted() > 0 {
             wake = wake.min(self.store_pause);
+        }
+        if self.memory_pause > now {
+            wake = wake.min(self.memory_pause);
         }
         wake
     }
@@ -747,7 +767,7 @@ struct Call {
     sender: Arc<Sender>,
 }
 
-async fn attempt(call: Call, job: Job, told: Box<Told>) -> Finished {
+async fn attempt(call: Call, job: Job, told: Box<Told>, _room: Room) -> Finished {
     let Call { webhooks, webhook, sender } = call;
     let now = webhooks.clock.machine_time();
     let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
@@ -775,14 +795,4 @@ enum Next {
     Again(WaitingDelivery),
     /// It was the last one.
     Failed(Redelivery),
-}
-
-impl Told {
-    fn of(kind: OrganisationKind, entry: &FeedEntry) -> Self {
-        let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
-        let view = FeedEventView::new(kind, entry);
-        let body = serde_json::to_vec(&view).expect("texts and numbers serialize");
-        let delivery = Delivery { id: view.id, body: Bytes::from(body) };
-        Self { delivery, event_type, message }
-    }
 }

@@ -32,19 +32,30 @@ const MOST_SLOWER: f64 = if cfg!(feature = "long") { 1.1 } else { 5.0 };
 /// How often each time is measured: the best of them is not the machine's doing.
 const TRIALS: usize = 3;
 
+/// Endpoints that never answer, and events of the largest size for them.
+const SILENT: usize = 15;
+const LARGE_EVENTS: usize = 60;
+/// What the deliveries of one organisation may take up.
+const OF_ONE_ORGANISATION: usize = 32 << 20;
+
 /// Writes events into the feed of `acme`, in a store that no service has open.
 async fn add_events(site: &Site, count: usize) {
+    add_events_to(site, count, &["bob@example.org".to_owned()]).await;
+}
+
+async fn add_events_to(site: &Site, count: usize, to: &[String]) {
     let store = site.open_store(Clock::system().now()).await;
     let ids = MessageIds::new();
-    for _ in 0..count.div_ceil(AT_ONCE) {
+    let at_once = AT_ONCE.min(count);
+    for _ in 0..count.div_ceil(at_once) {
         let mut writing = JoinSet::new();
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             let (store, now) = (store.clone(), Clock::system().now());
-            let id = ids.next(now);
+            let (id, to) = (ids.next(now), to.to_vec());
             writing.spawn(async move {
                 let draft = Draft {
                     from: Some("Ann <ann@example.com>"),
-                    to: Some(vec!["bob@example.org"]),
+                    to: Some(to.iter().map(String::as_str).collect()),
                     subject: Some("Hello"),
                     text: Some("Body".into()),
                     ..Draft::default()
@@ -141,6 +152,31 @@ async fn a_backlog_that_nobody_takes_costs_no_memory() {
     let with = resident(&site, async || drop(receiver.wait_for(30).await)).await;
     println!("{UNDELIVERED} undelivered events: {without} bytes became {with}");
     assert!(with < without + GROWTH, "{without} became {with}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_endpoints_hold_their_organisations_part_of_the_memory_and_delay_no_other() {
+    const ADDRESS: &str = " <bob@example.org>";
+    let site = Site::new().await;
+    let recipient = format!("{}{ADDRESS}", "\u{1f4ee}".repeat(1_000 - ADDRESS.len()));
+    add_events_to(&site, LARGE_EVENTS, &vec![recipient; 50]).await;
+    let good = Receiver::start(Reply::Status(200)).await;
+    let silent = Receiver::start(Reply::Silence).await;
+    let good_id = add(&site, &good.url);
+    let silent_ids: Vec<_> = (0..SILENT).map(|_| add(&site, &silent.url)).collect();
+    site.done(&["webhook", "replay", &good_id, "--since", "1d"]);
+    let without = resident(&site, async || drop(good.wait_for(LARGE_EVENTS).await)).await;
+    for id in silent_ids.iter().chain([&good_id]) {
+        site.done(&["webhook", "replay", id, "--since", "1d"]);
+    }
+    let with = resident(&site, async || {
+        silent.wait_for(SILENT).await;
+        good.wait_for(2 * LARGE_EVENTS).await;
+    });
+    let with = with.await;
+    let bytes = good.received()[0].body.len();
+    println!("events of {bytes} bytes: {without} bytes became {with}");
+    assert!(with < without + OF_ONE_ORGANISATION + GROWTH, "{without} became {with}");
 }
 
 /// The most memory that a new process has resident within some seconds after it has done something.

@@ -9,7 +9,7 @@ use pillarbox::domain::feed::{FeedEventType, FeedTypes};
 use pillarbox::domain::id::OrganisationId;
 use pillarbox::domain::policy::RECORD_RETENTION;
 use pillarbox::domain::webhook::{
-    PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookState, WebhookUrl,
+    EarlierSecrets, PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookState, WebhookUrl,
 };
 use pillarbox::simulator::{EventOptions, Events, Options};
 use pillarbox::store::{NewWebhook, WebhookAdded};
@@ -355,7 +355,8 @@ async fn both_secrets_sign_for_a_day_after_a_rotation() {
     let old = place.webhook.secret.reveal();
     let new = SigningSecret::generate().unwrap();
     let now = place.site.clock.now();
-    store.rotate_webhook(place.webhook.id, new.clone(), now).await.unwrap();
+    let earlier = EarlierSecrets::Sign;
+    store.rotate_webhook(place.webhook.id, new.clone(), earlier, now).await.unwrap();
     place.send().await;
     let received = place.receiver.wait_for(1).await;
     assert!(received[0].is_signed_by(&old) && received[0].is_signed_by(&new.reveal()));
@@ -364,6 +365,48 @@ async fn both_secrets_sign_for_a_day_after_a_rotation() {
     let received = place.receiver.wait_for(2).await;
     assert!(!received[1].is_signed_by(&old) && received[1].is_signed_by(&new.reveal()));
     place.site.service.stop().await;
+}
+
+#[tokio::test]
+async fn every_secret_of_the_last_day_signs_and_now_ends_the_earlier_ones() {
+    let site = Site::new().await;
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    let (id, first) = add(&site, &receiver.url, &["--types", "email.sent"]);
+    let server = site.start();
+    let rotate = |more: &[&str]| {
+        let ran = site.done(&[&["webhook", "rotate", &id, "--json"], more].concat());
+        let rotated: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        (rotated["secret"].as_str().unwrap().to_owned(), rotated["signing"].clone())
+    };
+    let mut secrets = vec![first];
+    let mut told = 0;
+    // Which of the secrets sign the next event.
+    let mut signing = async |secrets: &[String]| {
+        server.send(&message()).await;
+        told += 1;
+        let received = receiver.wait_for(told).await;
+        let last = received.last().unwrap();
+        secrets.iter().map(|secret| last.is_signed_by(secret)).collect::<Vec<_>>()
+    };
+    for number in 2..=7 {
+        let (secret, count) = rotate(&[]);
+        secrets.push(secret);
+        let expected = number.min(5);
+        assert_eq!(count, expected, "rotation {number}");
+        let signed = signing(&secrets).await;
+        let wanted: Vec<_> = (0..number).map(|index| index >= number - expected).collect();
+        assert_eq!(signed, wanted, "all of the last day sign, at most 5");
+    }
+    let (last, count) = rotate(&["--now"]);
+    secrets.push(last);
+    assert_eq!(count, 1);
+    let signed = signing(&secrets).await;
+    assert_eq!(signed, [vec![false; 7], vec![true]].concat());
+    assert_eq!(list(&site)[0]["rotatingUntil"], Value::Null);
+    let told = site.done(&["webhook", "rotate", &id]);
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("2 secrets sign"), "{told}");
+    server.terminate().await;
 }
 
 #[tokio::test]

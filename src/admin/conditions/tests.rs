@@ -356,7 +356,7 @@ fn endpoints_beyond_the_limit_are_told_by_their_number() {
             authority: None,
             created_at: since,
             secret: SigningSecret::generate().unwrap(),
-            replaced: None,
+            replaced: Vec::new(),
             state,
         };
         with(|s| s.endpoints = (0..count).map(|one| (endpoint(one), failing.clone())).collect())

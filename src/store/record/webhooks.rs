@@ -15,6 +15,9 @@ use crate::store::record::{decode, decode_as, encode, encode_as, version};
 stored_enum!(PausedByV1 = PausedBy { Operator, Endpoint });
 stored_enum!(AttemptFailureV1 = AttemptFailure { Status(status: u16), TimedOut, Unreachable });
 
+/// Version of an endpoint's row with more than one earlier secret.
+const WITH_EARLIER_SECRETS: u8 = 2;
+
 #[derive(Serialize, Deserialize)]
 struct WebhookV1<'a> {
     organisation: u32,
@@ -30,7 +33,17 @@ struct WebhookV1<'a> {
     paused: Option<(PausedByV1, u64)>,
 }
 
+/// An endpoint, and the secrets before the one that it names as replaced.
+#[derive(Serialize, Deserialize)]
+struct WebhookV2<'a> {
+    #[serde(borrow)]
+    webhook: WebhookV1<'a>,
+    earlier: Vec<(&'a [u8], u64)>,
+}
+
 pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
+    let replaced = webhook.replaced.iter();
+    let mut replaced = replaced.map(|one| (one.secret.bytes(), one.until.unix_millis()));
     let row = WebhookV1 {
         organisation: webhook.organisation.0,
         url: webhook.url.as_str(),
@@ -42,20 +55,26 @@ pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
         authority: webhook.authority.as_deref(),
         created_at: webhook.created_at.unix_millis(),
         secret: webhook.secret.bytes(),
-        replaced: webhook
-            .replaced
-            .as_ref()
-            .map(|replaced| (replaced.secret.bytes(), replaced.until.unix_millis())),
+        replaced: replaced.next(),
         paused: match webhook.state {
             WebhookState::Active => None,
             WebhookState::Paused { by, since } => Some((by.into(), since.unix_millis())),
         },
     };
-    encode(&row, 256 + webhook.authority.as_ref().map_or(0, String::len))
+    let earlier: Vec<_> = replaced.collect();
+    let size_hint = 512 + webhook.authority.as_ref().map_or(0, String::len);
+    if earlier.is_empty() {
+        return encode(&row, size_hint);
+    }
+    encode_as(WITH_EARLIER_SECRETS, &WebhookV2 { webhook: row, earlier }, size_hint)
 }
 
 pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
-    let row: WebhookV1<'_> = decode(bytes)?;
+    let WebhookV2 { webhook: row, earlier } = if version(bytes) == Some(WITH_EARLIER_SECRETS) {
+        decode_as(WITH_EARLIER_SECRETS, bytes)?
+    } else {
+        WebhookV2 { webhook: decode(bytes)?, earlier: Vec::new() }
+    };
     let instant = Timestamp::from_unix_millis;
     Ok(Webhook {
         id: WebhookId(id),
@@ -65,10 +84,12 @@ pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook,
         authority: row.authority.map(str::to_owned),
         created_at: instant(row.created_at),
         secret: SigningSecret::from_bytes(row.secret),
-        replaced: row.replaced.map(|(secret, until)| ReplacedSecret {
-            secret: SigningSecret::from_bytes(secret),
-            until: instant(until),
-        }),
+        replaced: (row.replaced.into_iter().chain(earlier))
+            .map(|(secret, until)| ReplacedSecret {
+                secret: SigningSecret::from_bytes(secret),
+                until: instant(until),
+            })
+            .collect(),
         state: row.paused.map_or(WebhookState::Active, |(by, since)| WebhookState::Paused {
             by: by.into(),
             since: instant(since),
@@ -199,6 +220,8 @@ pub(in crate::store) fn decode_redelivery(
 mod tests {
     use super::*;
 
+    use crate::domain::webhook::{EarlierSecrets, MAX_SIGNING_SECRETS};
+
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
     #[test]
@@ -211,18 +234,26 @@ mod tests {
             authority: None,
             created_at: NOON,
             secret: SigningSecret::generate().unwrap(),
-            replaced: None,
+            replaced: Vec::new(),
             state: WebhookState::Active,
         };
         let full = Webhook {
             types: FeedTypes::from_iter([FeedEventType::Bounce]),
             authority: Some("-----BEGIN CERTIFICATE-----".to_owned()),
-            replaced: Some(ReplacedSecret { secret: plain.secret.clone(), until: NOON }),
+            replaced: vec![ReplacedSecret { secret: plain.secret.clone(), until: NOON }],
             state: WebhookState::Paused { by: PausedBy::Endpoint, since: NOON },
             ..plain.clone()
         };
-        for webhook in [plain, full] {
-            assert_eq!(decode_webhook(7, &encode_webhook(&webhook)).unwrap(), webhook);
+        let mut rotated = full.clone();
+        for _ in 0..MAX_SIGNING_SECRETS {
+            let secret = SigningSecret::generate().unwrap();
+            rotated.rotate(secret, EarlierSecrets::Sign, Timestamp::from_unix_millis(1));
+        }
+        assert_eq!(rotated.replaced.len(), MAX_SIGNING_SECRETS - 1);
+        for (version, webhook) in [(1, plain), (1, full), (WITH_EARLIER_SECRETS, rotated)] {
+            let row = encode_webhook(&webhook);
+            assert_eq!(row[0], version, "versions before read what they can hold");
+            assert_eq!(decode_webhook(7, &row).unwrap(), webhook);
         }
     }
 

@@ -119,7 +119,21 @@ async fn a_mailbox_as_given_has_a_thousand_characters() {
     server.send(&message_with("to", json!([of(1_000)]))).await;
     let response = server.post(&message_with("to", json!([of(1_001)]))).send().await.unwrap();
     assert_eq!(refusal(response).await.2.as_deref(), Some("to[0]"));
-    let spaces = format!("bob@example.org{}", " ".repeat(986));
-    let response = server.post(&message_with("to", json!([spaces]))).send().await.unwrap();
-    assert_eq!(refusal(response).await.2.as_deref(), Some("to[0]"));
+    let padded = |domain: &str, spaces: usize| format!("bob@{domain}{}", " ".repeat(spaces));
+    let one = padded("example.org", 986);
+    for (field, value, at) in [
+        ("to", json!([one.as_str()]), "to[0]"),
+        ("cc", json!([one.as_str()]), "cc[0]"),
+        ("bcc", json!(["ann@example.org", one.as_str()]), "bcc[1]"),
+        ("reply_to", json!(one.as_str()), "reply_to"),
+        ("from", json!(padded("example.com", 986)), "from"),
+        ("to", json!(vec![padded("example.org", 8_192); 50]), "to[0]"),
+    ] {
+        let response = server.post(&message_with(field, value)).send().await.unwrap();
+        assert_eq!(refusal(response).await.2.as_deref(), Some(at), "{field}");
+    }
+    // Nothing is folded: the record has what was given.
+    let one = padded("example.org", 985);
+    let id = server.send(&message_with("to", json!([one.as_str()]))).await;
+    assert_eq!(server.record(&id).await["to"], json!([one]));
 }

@@ -1,0 +1,86 @@
+//! Slots of events behind an endpoint's cursor, events as endpoints are told of them, and attempts.
+
+use bytes::Bytes;
+
+use crate::domain::feed::{FeedEntry, FeedPosition};
+use crate::domain::organisation::OrganisationKind;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{WaitingDelivery, Webhook};
+use crate::views::FeedEventView;
+use crate::webhooks::memory::{Beside, DeliveryMemory, Room};
+use crate::webhooks::sender::{Attempt, Delivery};
+
+/// An event behind the cursor.
+pub(super) struct Slot {
+    pub(super) position: FeedPosition,
+    /// When it was recorded.
+    pub(super) recorded_at: Timestamp,
+    pub(super) state: SlotState,
+}
+
+pub(super) enum SlotState {
+    /// It waits for its first attempt.
+    Ready(Box<Told>),
+    /// Its attempt is under way, or was answered with 410.
+    Open,
+    /// It is delivered, or is to be stored as a delivery that waits.
+    Settled(Option<WaitingDelivery>),
+}
+
+/// An event as it is told.
+pub(super) struct Told {
+    pub(super) delivery: Delivery,
+    pub(super) event_type: &'static str,
+    pub(super) message: String,
+    _room: Room,
+}
+
+/// Which attempt it was.
+#[derive(Clone, Copy)]
+pub(super) enum Job {
+    First(FeedPosition),
+    Further(WaitingDelivery),
+}
+
+/// An attempt that has ended.
+pub(super) enum Finished {
+    Attempted {
+        job: Job,
+        told: Box<Told>,
+        attempt: Attempt,
+    },
+    /// The event is past its retention.
+    Expired(WaitingDelivery),
+    /// The store could not be read.
+    Unread(WaitingDelivery),
+    /// There was no memory for it.
+    NoRoom(WaitingDelivery),
+}
+
+impl Slot {
+    /// The bytes of the event that waits for its attempt.
+    pub(super) fn ready_bytes(&self) -> usize {
+        match &self.state {
+            SlotState::Ready(told) => told.delivery.body.len(),
+            SlotState::Open | SlotState::Settled(_) => 0,
+        }
+    }
+}
+
+impl Told {
+    /// The event of an entry; `None` if there is no room for it.
+    pub(super) fn of(
+        kind: OrganisationKind,
+        entry: &FeedEntry,
+        webhook: &Webhook,
+        memory: &DeliveryMemory,
+        beside: Beside,
+    ) -> Option<Self> {
+        let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
+        let view = FeedEventView::new(kind, entry);
+        let body = serde_json::to_vec(&view).expect("texts and numbers serialize");
+        let room = memory.reserve_body(webhook, body.len(), beside)?;
+        let delivery = Delivery { id: view.id, body: Bytes::from(body) };
+        Some(Self { delivery, event_type, message, _room: room })
+    }
+}
