@@ -198,7 +198,8 @@ enum Command {
     Clock(Group<Clock>),
     /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),
-    /// Check a backup and put it in the place of the data file. Stop the service first.
+    /// Check a backup, and put it in the place of the data file. Stop the service before a restore;
+    /// `--check` needs no stop.
     Restore(backup::Restore),
     /// Make the data file as small as possible. Stop the service first.
     Compact(backup::Compact),
@@ -252,6 +253,8 @@ pub fn run() -> ExitCode {
     match cli.command.run() {
         Ok(text) => match print(&text) {
             Ok(()) => ExitCode::SUCCESS,
+            // `pillarbox message list | head` has what it wants.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => {
                 let _ = writeln!(io::stderr(), "pillarbox: done, but not printed: {error}");
                 ExitCode::FAILURE
@@ -318,11 +321,7 @@ fn one_thread() -> Result<Runtime, CliError> {
 fn print(text: &str) -> io::Result<()> {
     let text = output::for_standard_output(text);
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // `pillarbox message list | head` has what it wants.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
-    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub(super) struct Restore {
     connection: Connection,
     /// Path of the backup. It stays as it is.
     file: PathBuf,
-    /// Check the backup, and change nothing.
+    /// Check the backup, and change nothing. The service may run meanwhile.
     #[arg(long, conflicts_with = "replace")]
     check: bool,
     /// Replace an existing data file, and keep that one under another name.
@@ -95,17 +95,20 @@ struct Restored {
 impl Restore {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let format = self.connection.format();
-        let directory = self.connection.idle_directory().await?;
-        if let Some(name) = OwnFiles::in_directory(directory.clone()).name_of(&self.file) {
-            return Err(CliError::OwnFile { file: self.file, name, directory });
-        }
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
-        let candidate = check(&self.file, &directory, unclosed)?;
         if self.check {
-            return Ok(format.show(&Restored::of(candidate.contents(), None, false), |done| {
+            // A running service is in nobody's way: nothing is copied, and nothing is written.
+            if let Some(own) = self.connection.own_files().await? {
+                self.refuse_own(&own)?;
+            }
+            let contents = Contents::of(&self.file, unclosed)?;
+            return Ok(format.show(&Restored::of(&contents, None, false), |done| {
                 format!("{} is good: {}\n", self.file.display(), done.holds())
             }));
         }
+        let directory = self.connection.idle_directory().await?;
+        self.refuse_own(&OwnFiles::in_directory(directory.clone()))?;
+        let candidate = check(&self.file, &directory, unclosed)?;
         let existing = if self.replace { Existing::Replace } else { Existing::Keep };
         let now = Clock::system().now();
         let restored = candidate.install(existing, now).map_err(|error| match error {
@@ -120,6 +123,13 @@ impl Restore {
             });
             format!("restored {}\n{kept}Start the service again.\n", done.holds())
         }))
+    }
+
+    fn refuse_own(&self, own: &OwnFiles) -> Result<(), CliError> {
+        own.name_of(&self.file).map_or(Ok(()), |name| {
+            let (file, directory) = (self.file.clone(), own.directory().to_owned());
+            Err(CliError::OwnFile { file, name, directory })
+        })
     }
 }
 

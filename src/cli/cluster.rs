@@ -25,7 +25,8 @@ pub(super) struct Import {
     /// Configuration file of a node. It names the database.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of the backup. It stays as it is, and is copied into `TMPDIR`.
+    /// Path of the backup. It stays as it is. It is copied into `TMPDIR`, or into the node's data
+    /// directory if nothing can be written there.
     file: PathBuf,
     /// Import a data file that was copied without its journal. What the service accepted in its last
     /// moments is lost.
@@ -49,9 +50,9 @@ impl Import {
         // Before the file is read: that may take long.
         Store::can_import_into(&server).await.map_err(refused)?;
         // A copy, in which an old format is brought to this one.
-        let directory = tempfile::tempdir();
-        let directory =
-            directory.map_err(|source| CliError::Write { path: std::env::temp_dir(), source })?;
+        let directory = tempfile::tempdir().or_else(|_| tempfile::tempdir_in(&config.data_dir));
+        let directory = directory
+            .map_err(|source| CliError::Write { path: config.data_dir.clone(), source })?;
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
         let candidate = backup::check(&self.file, directory.path(), unclosed)?;
         let now = Clock::system().now();

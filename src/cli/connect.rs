@@ -125,6 +125,15 @@ impl Connection {
         }
     }
 
+    /// The files of the service that the options name, whether it runs or not.
+    pub(super) async fn own_files(&self) -> Result<Option<OwnFiles>, CliError> {
+        if self.socket.is_some() {
+            return self.open().await?.own_files().await;
+        }
+        let data_dir = load(self.config.as_deref())?.data_dir;
+        Ok(Some(OwnFiles::in_directory(data_dir)))
+    }
+
     /// The data directory, once it is certain that no service answers.
     pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
         if self.socket.is_some() {

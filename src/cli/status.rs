@@ -1,7 +1,6 @@
 //! `status` and `clock`: how the service is doing, in plain words, and the operator's word on its
 //! clock.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
@@ -67,7 +66,7 @@ impl Status {
             return acknowledged.await;
         }
         if let Some(interval) = self.watch {
-            return watch(&self.connection, interval).await.map(|never| match never {});
+            return watch(&self.connection, interval).await;
         }
         let session = self.connection.open().await?;
         let status = session.call(admin::Status {}).await?;
@@ -79,9 +78,9 @@ impl Status {
     }
 }
 
-/// Shows the status of the running service over and over, restarts included: while none runs, the
-/// data file is left to the one that is coming.
-async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, CliError> {
+/// Shows the status of the running service over and over, restarts included, for as long as it is
+/// read: while none runs, the data file is left to the one that is coming.
+async fn watch(reach: &Connection, interval: Duration) -> Result<String, CliError> {
     // A terminal shows the newest alone; elsewhere one follows the other.
     let people = reach.format() == Format::People;
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
@@ -102,7 +101,10 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
         };
         // Not a colour: it stays even if none are wanted.
         let cleared = io::stdout().write_all(clear.as_bytes());
-        cleared.and_then(|()| super::print(&text)).map_err(CliError::Print)?;
+        match cleared.and_then(|()| super::print(&text)) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(String::new()),
+            printed => printed.map_err(CliError::Print)?,
+        }
         tokio::time::sleep(interval).await;
     }
 }

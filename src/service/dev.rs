@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::future::pending;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,12 +102,12 @@ pub fn check_dev(options: &DevOptions) -> ProgramCheck {
 struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         Ok(Self(tempfile::Builder::new().prefix("pillarbox-dev-").tempdir()?.keep()))
     }
 
     /// Leaves it to the program that is handed the result.
-    fn leave(self) -> std::io::Result<File> {
+    fn leave(self) -> io::Result<File> {
         let opened = File::open(&self.0);
         if opened.is_ok() {
             std::mem::forget(self);
@@ -132,7 +132,10 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     let temporary = match (&options.data_dir, inherited.own.directory.take()) {
         (Some(_), _) => None,
         (None, Some(directory)) => Some(TemporaryDirectory(directory)),
-        (None, None) => Some(TemporaryDirectory::new().map_err(failed)?),
+        (None, None) => Some(TemporaryDirectory::new().map_err(|source| {
+            let what = "cannot make a temporary directory; name another one with --data-dir";
+            ServiceError::System { what, source }
+        })?),
     };
     let data_dir = match (&options.data_dir, &temporary) {
         (Some(directory), _) => directory.clone(),
@@ -161,7 +164,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     };
     provision(service.store(), &key).await.map_err(|error| ServiceError::System {
         what: "cannot set up the organisation",
-        source: std::io::Error::other(error),
+        source: io::Error::other(error),
     })?;
     let webhook = match options.webhook {
         Some(url) => Some(add_webhook(service.store(), url).await?),
@@ -187,10 +190,12 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
                 }
                 Ended::Restart(next)
             }
-            HandedOver::Stopping(service) => Ended::Stopped(stop(*service, signals).await),
+            HandedOver::Stopping(service) => {
+                Ended::Stopped(stop(*service, signals, || drop(temporary)).await)
+            }
         }
     } else {
-        Ended::Stopped(stop(service, signals).await)
+        Ended::Stopped(stop(service, signals, || drop(temporary)).await)
     };
     // The service is gone, and nobody else waits for an answer of the simulator.
     drop(simulator);
@@ -349,17 +354,17 @@ async fn add_webhook(store: &Store, url: WebhookUrl) -> Result<Webhook, ServiceE
         return Ok(known);
     }
     let failed = |source| ServiceError::System { what: "cannot add the endpoint", source };
-    webhooks::check(&url, None).map_err(|error| failed(std::io::Error::other(error)))?;
+    webhooks::check(&url, None).map_err(|error| failed(io::Error::other(error)))?;
     let secret = SigningSecret::generate()?;
     let new = NewWebhook { url, types: FeedTypes::ALL, authority: None, secret };
     let name = ORGANISATION.parse().expect("a valid name");
     let organisation = store.organisation(&name).expect("it was provisioned");
     let added = store.add_webhook(organisation.id, new, Clock::system().now()).await;
-    match added.map_err(|error| failed(std::io::Error::other(error)))? {
+    match added.map_err(|error| failed(io::Error::other(error)))? {
         WebhookAdded::Added(webhook) => Ok(*webhook),
         WebhookAdded::NoOrganisation | WebhookAdded::TooMany => {
             let reason = "the organisation has too many; pillarbox webhook remove ID removes one";
-            Err(failed(std::io::Error::other(reason)))
+            Err(failed(io::Error::other(reason)))
         }
     }
 }
@@ -384,7 +389,9 @@ fn print_welcome(
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
     });
-    println!(
+    // Whoever reads it may have enough: that is no reason to stop.
+    let _ = writeln!(
+        io::stdout(),
         "\
 pillarbox is running on a simulator: nothing leaves this machine.
 

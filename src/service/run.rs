@@ -1,6 +1,7 @@
 //! The processes: the service and the simulator, until a signal ends them.
 
 use std::future::ready;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process;
@@ -100,7 +101,7 @@ pub async fn serve(
     let vitals = service.vitals().stopping();
     watch.set(supervisor.watch(vitals, service.observer()));
     tokio::select! {
-        bodies_lost = stop(service, signals) => Ok(Ended::Stopped(bodies_lost)),
+        bodies_lost = stop(service, signals, || ()) => Ok(Ended::Stopped(bodies_lost)),
         never = &mut watch => match never {},
     }
 }
@@ -116,7 +117,9 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let region = options.region.clone();
     let simulator = Simulator::start(listener, options).await;
-    println!(
+    // Whoever reads it may have enough: that is no reason to stop.
+    let _ = writeln!(
+        io::stdout(),
         "simulator listening on http://{} (region {region}, access key and secret: simulator)",
         simulator.addr()
     );
@@ -125,15 +128,16 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     Ok(())
 }
 
-/// Stops the service, and returns how many messages this lost; another signal ends the process at
-/// once.
-pub(super) async fn stop(service: Service, mut signals: Signals) -> u64 {
+/// Stops the service, and returns how many messages this lost. Another signal ends the process at
+/// once; before that, `clean_up` does what must not be left undone.
+pub(super) async fn stop(service: Service, mut signals: Signals, clean_up: impl FnOnce()) -> u64 {
     let (queue, rest) = (Arc::clone(&service.queue), service.rest());
     tokio::select! {
         bodies_lost = service.stop() => bodies_lost,
         () = signals.next() => {
             let unsent = queue.pending().messages;
             warn!(unsent, "stopped at once; the next start {} all that is not sent", fate(rest));
+            clean_up();
             process::exit(ENDED_AT_ONCE);
         }
     }

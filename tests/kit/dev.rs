@@ -57,11 +57,16 @@ impl DevProcess {
 impl DevProcess {
     /// Asks the process to end, as Ctrl-C does, and tells how long it took and how it ended.
     pub(crate) fn interrupt(mut self) -> (Duration, ExitStatus) {
-        let id = self.child.id().to_string();
         let asked_at = Instant::now();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        self.press_ctrl_c();
         let status = self.child.wait().unwrap();
         (asked_at.elapsed(), status)
+    }
+
+    /// Sends the signal that Ctrl-C sends, and waits for nothing.
+    pub(crate) fn press_ctrl_c(&self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     }
 }
 

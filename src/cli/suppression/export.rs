@@ -115,7 +115,11 @@ async fn write<W: Write>(
     out: W,
 ) -> Result<(W, Exported), Failed> {
     let progress = Progress::counting("exporting");
-    let to_write = |error: csv::Error| Failed::Write(error.into());
+    // Not by `into`, which hides the kind.
+    let to_write = |error: csv::Error| match error.into_kind() {
+        csv::ErrorKind::Io(error) => Failed::Write(error),
+        kind => Failed::Write(io::Error::other(format!("{kind:?}"))),
+    };
     let mut writer = csv::Writer::from_writer(out);
     writer.write_record(HEAD).map_err(to_write)?;
     let mut exported = Exported::default();

@@ -11,8 +11,10 @@ use crate::domain::time::Timestamp;
 use crate::store::record::decode_message;
 use crate::store::redb::backup::behind_link;
 use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
+use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{InRow, OpenError, ReadError};
-use crate::store::redb::open::require_format;
+use crate::store::redb::open::{open_with, require_format};
+use crate::store::redb::overlay::Overlay;
 use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
 use crate::store::redb::temp_files::{self, Existing};
 use crate::store::redb::{CACHE_BYTES, FILE_NAME, directory};
@@ -33,6 +35,19 @@ pub struct Contents {
     pub suppressions: u64,
     /// Rows that cannot be read: messages, organisations, keys and domains beyond those above.
     pub damaged: usize,
+}
+
+impl Contents {
+    /// Reads a backup from end to end where it is. Nothing is written, neither to it nor beside it.
+    pub fn of(backup: &Path, unclosed: Unclosed) -> Result<Self, RestoreError> {
+        let file = DataFile::open(backup)
+            .map_err(|source| RestoreError::Read { path: backup.to_owned(), source })?;
+        let opened = file.below().and_then(|below| open_with(CACHE_BYTES, Overlay::new(below)));
+        opened
+            .map_err(OpenError::from)
+            .and_then(|database| inspect(database, unclosed))
+            .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })
+    }
 }
 
 /// What became of a restoration.
@@ -106,15 +121,14 @@ impl Candidate {
         }
         // redb locks it itself.
         temporary.as_file().unlock().map_err(unwritable)?;
-        let contents = inspect(temporary.path(), unclosed)
+        let contents = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .open(temporary.path())
+            .map_err(OpenError::from)
+            .and_then(|database| inspect(database, unclosed))
             .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
         temporary.as_file().lock().map_err(unwritable)?;
         Ok(Self { temporary, target, contents })
-    }
-
-    /// What the backup holds.
-    pub fn contents(&self) -> &Contents {
-        &self.contents
     }
 
     /// Puts the copy in the data file's place at `now`. A data file that is there is kept under
@@ -158,8 +172,7 @@ impl Candidate {
 }
 
 /// Reads a file that nobody else uses from end to end.
-fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
-    let mut database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
+fn inspect(mut database: Database, unclosed: Unclosed) -> Result<Contents, OpenError> {
     if !database.check_integrity()? {
         return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
     }

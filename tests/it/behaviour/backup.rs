@@ -94,6 +94,40 @@ async fn a_backup_of_a_running_service_restores_to_what_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_verified_beside_the_running_service_and_nothing_is_written() {
+    let site = Site::new().await;
+    let server = site.start();
+    server.send(&message()).await;
+    let own_directory = site.directory().join("backups");
+    std::fs::create_dir(&own_directory).unwrap();
+    let backup = own_directory.join("nightly.redb");
+    site.done(&["backup", text(&backup)]);
+    let (bytes, beside) = (std::fs::read(&backup).unwrap(), names(&site.data_dir()));
+
+    let checked = site.done(&["restore", "--check", text(&backup), "--json"]);
+    assert_eq!(json_of(&checked)["messages"], 1);
+    assert_eq!(json_of(&checked)["installed"], false);
+    let told = String::from_utf8(site.done(&["restore", "--check", text(&backup)]).stdout).unwrap();
+    assert!(told.contains("is good: 1 message"), "{told}");
+    assert_eq!(std::fs::read(&backup).unwrap(), bytes);
+    assert_eq!(names(&own_directory), ["nightly.redb"]);
+    assert_eq!(names(&site.data_dir()), beside);
+
+    let torn = own_directory.join("torn.redb");
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    refused(&site.run(&["restore", "--check", text(&torn)]), "cannot be used");
+    refused(&site.run(&["restore", "--check", text(&own_directory.join("no"))]), "cannot be read");
+    let data_file = site.data_dir().join("pillarbox.redb");
+    refused(
+        &site.run(&["restore", "--check", text(&data_file)]),
+        "is the data file of the service",
+    );
+    refused(&site.run(&["restore", text(&backup)]), "stop it first");
+    server.send(&message()).await;
+    server.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backup_under_load_is_of_one_moment() {
     let site = Site::new().await;
     let server = site.start();

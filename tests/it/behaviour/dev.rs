@@ -187,11 +187,37 @@ fn a_stop_with_nothing_pending_ends_at_once() {
     }
 }
 
+#[tokio::test]
+async fn a_second_ctrl_c_ends_it_at_once_and_leaves_no_directory_behind() {
+    // An endpoint that takes a delivery and never answers holds up the stop.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let mut dev = Dev::of(DevProcess::start_with_log(&["--webhook", &url]));
+    assert!(std::path::Path::new(&dev.data).is_dir());
+    assert_eq!(dev.post_its_line().await.0, 200);
+    let accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap());
+    let _delivery = accepted.await.unwrap();
+    dev.process.press_ctrl_c();
+    dev.process.line(|line| line.contains("another signal ends it at once"));
+    let (_, status) = dev.process.interrupt();
+    assert_eq!(status.code(), Some(1), "the first one ended it");
+    assert!(!std::path::Path::new(&dev.data).exists(), "{} is left", dev.data);
+}
+
 /// What a `dev` prints that cannot start.
 async fn told(arguments: &[&str]) -> Finished {
     let mut command = pillarbox(&["dev"]);
     command.args(arguments);
     Finished::run(command).await
+}
+
+#[tokio::test]
+async fn without_a_directory_for_temporary_files_it_says_what_to_give() {
+    let mut command = pillarbox(&["dev"]);
+    command.env("TMPDIR", "/nonexistent");
+    let ran = Finished::run(command).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("--data-dir"), "{}", ran.err);
 }
 
 #[tokio::test]
