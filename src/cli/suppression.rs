@@ -17,6 +17,8 @@ use crate::cli::output::{Progress, Table};
 mod csv;
 mod export;
 mod import;
+mod text;
+mod values;
 
 pub(super) use export::{Export, export};
 pub(super) use import::{Import, import};

@@ -1,9 +1,9 @@
 //! Lists of suppressions in and out, over the socket of a running service and on the file.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use pillarbox::admin::suppression::{
     ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionsImported,
@@ -18,6 +18,8 @@ use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert_eq, proptest}
 use serde_json::{Value, json};
 
 use crate::kit::{self, Finished, NOON};
+
+mod lists;
 
 /// A data directory with a configuration, the organisations `acme` and `beta`, and no service.
 struct Lists {
@@ -53,9 +55,15 @@ impl Lists {
     fn run(&self, arguments: &[&str], input: &[u8]) -> Finished {
         let mut command = kit::pillarbox(arguments);
         command.arg("--config").arg(self.path("pillarbox.toml"));
+        Self::finish(command, input)
+    }
+
+    /// Runs a command that reads this from a pipe.
+    fn finish(mut command: Command, input: &[u8]) -> Finished {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
+        // A command that has read enough reads no further.
+        let _ = child.stdin.take().unwrap().write_all(input);
         Finished::from(child.wait_with_output().unwrap())
     }
 
@@ -176,6 +184,39 @@ async fn a_list_of_many_requests_is_taken_in_whole_and_given_out_whole() {
         "its rows are not acme's: {}",
         ran.out
     );
+}
+
+#[tokio::test]
+async fn a_reader_that_has_enough_ends_an_export_quietly() {
+    let lists = Lists::new().await;
+    // More than all buffers on the way hold.
+    let rows: String = (0..8_000).map(|n| format!("user{n:05}@example.org\n")).collect();
+    assert_eq!(lists.import(&["--org", "acme"], &rows).code, 0);
+    let mut command = kit::pillarbox(&["suppression", "export", "-", "--config"]);
+    command.arg(lists.path("pillarbox.toml"));
+    let mut export = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(export.stdout.take().unwrap());
+    let mut first = String::new();
+    reader.read_line(&mut first).unwrap();
+    drop(reader);
+    assert_eq!(first, "address,reason,since,organisation,message\n");
+    let ended = Finished::from(export.wait_with_output().unwrap());
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(!ended.err.contains("ipe"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_list_from_a_pipe_needs_no_directory_that_can_be_written_to() {
+    for file in ["-", "/dev/stdin"] {
+        for more in [&["--org", "acme"][..], &["--org", "acme", "--strict"]] {
+            let lists = Lists::new().await;
+            let mut command = kit::pillarbox(&["suppression", "import", file]);
+            command.args(more).arg("--config").arg(lists.path("pillarbox.toml"));
+            command.env("TMPDIR", "/nonexistent");
+            let ran = Lists::finish(command, b"a@x.org\nb@x.org\n");
+            assert_eq!((ran.code, addresses(&lists).len()), (0, 2), "{file} {more:?}: {ran:?}");
+        }
+    }
 }
 
 #[tokio::test]

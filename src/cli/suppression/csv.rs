@@ -1,24 +1,62 @@
 //! Suppressions as rows of a CSV file (RFC 4180): how a row is written so that no spreadsheet takes
-//! it for a formula, and how rows of ours and of SES's own list are read.
+//! it for a formula, and how rows of ours and of other programs' lists are read.
 //!
 //! Knows columns and cells; what is in them is the service's to judge.
 
-use csv::StringRecord;
+use csv::{ByteRecord, StringRecord};
 
 use crate::admin::UNREADABLE;
 use crate::admin::suppression::{ImportRow, Scope, Suppression};
+use crate::cli::suppression::values::{Said, said, time};
+use crate::domain::suppression::{SuppressedAddress, SuppressionReason};
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
-/// Other names of the columns, without spaces and in lower case: `EmailAddress` and
-/// `LastUpdateTime` are SES's own (SES v2 API reference, `SuppressedDestinationSummary`).
-const ALIASES: [(&str, &[&str]); 5] = [
-    ("address", &["emailaddress", "email", "recipient"]),
-    ("reason", &[]),
-    ("since", &["lastupdatetime", "time", "timestamp", "date"]),
-    ("organisation", &["organization", "org"]),
-    ("message", &["messageid"]),
+/// Names of the columns, without spaces and in lower case, the first that there is: those of SES (SES
+/// v2 API reference, `SuppressedDestinationSummary`) and of other programs, such as SendGrid, Mailgun,
+/// Postmark, SparkPost and Mailchimp, whose `Address` is where a person lives.
+const NAMES: [&[&str]; HEAD.len()] = [
+    &[
+        "emailaddress",
+        "email",
+        "emailadresse",
+        "recipientemail",
+        "recipientaddress",
+        "recipient",
+        "rcptto",
+        "address",
+        "to",
+        "mail",
+    ],
+    &["reason", "suppressionreason"],
+    &[
+        "since",
+        "createdat",
+        "created",
+        "suppressedat",
+        "bouncedat",
+        "lastupdatetime",
+        "cleantime",
+        "unsubtime",
+        "timestamp",
+        "time",
+        "date",
+        "updatedat",
+        "updated",
+    ],
+    &["organisation", "organization", "org"],
+    &["message"],
 ];
+/// Columns that may say why, where a list has no reason or that is not understood.
+const ALSO_REASONS: [&str; 8] =
+    ["bouncetype", "type", "source", "lastevent", "status", "code", "error", "unsubreason"];
+/// Columns of lists of one kind, and their reason.
+const OF_ONE_REASON: [(&str, SuppressionReason); 2] =
+    [("cleantime", SuppressionReason::Bounce), ("unsubtime", SuppressionReason::Manual)];
+/// A column that says of each address whether it is suppressed, as `true` or `false`.
+const UNSUBSCRIBED: &str = "unsubscribed";
+/// What stands between cells: a spreadsheet's semicolons, tabs, and what is rare.
+const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 /// Stands for all organisations; no organisation has this name.
 const ALL: &str = "*";
 /// With these at its beginning, a spreadsheet takes a cell for a formula (OWASP, "CSV Injection").
@@ -28,27 +66,149 @@ const FORMULA_STARTS: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
 const GUARD: char = '\'';
 /// The longest cell that can mean anything, in bytes: an address has 320 at most.
 const MAX_CELL_BYTES: usize = 1_024;
+/// The longest cell that says why, or nothing that is needed.
+const MAX_TEXT_BYTES: usize = 16 * 1_024;
+/// How much of a first line is shown that is not understood, in characters.
+const MAX_SHOWN_CHARS: usize = 100;
 
 /// Where the columns of a file are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Columns([Option<usize>; HEAD.len()]);
+pub(super) struct Columns([Option<usize>; HEAD.len()], Others);
+
+/// Columns of other programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Others {
+    reasons: [Option<usize>; ALSO_REASONS.len()],
+    /// The reason of all rows that give none.
+    of_all: Option<SuppressionReason>,
+    unsubscribed: Option<usize>,
+}
+
+/// How a file is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) separator: u8,
+    pub(super) columns: Columns,
+    pub(super) has_head: bool,
+    /// Whether its rows may say for whom they are.
+    pub(super) has_organisations: bool,
+}
+
+impl Layout {
+    /// Finds out how a file is to be read that begins with this line, whose separator may be known.
+    pub(super) fn of(first: &[u8], separator: Option<u8>) -> Result<Self, String> {
+        let separators = separator.map_or(SEPARATORS.to_vec(), |known| vec![known]);
+        let records: Vec<_> =
+            separators.into_iter().map(|separator| (separator, split(first, separator))).collect();
+        let head = records.iter().find_map(|(separator, record)| {
+            let columns = Columns::of_head(record)?;
+            let has_organisations = columns.0[3].is_some();
+            Some(Self { separator: *separator, columns, has_head: true, has_organisations })
+        });
+        let of_row = |columns: Columns, separator, record: &StringRecord| {
+            let organisation = columns.0[3].and_then(|column| record.get(column));
+            let has_organisations = organisation.is_some_and(|cell| !cell.trim().is_empty());
+            Self { separator, columns, has_head: false, has_organisations }
+        };
+        let row = || {
+            records.iter().find_map(|(separator, record)| {
+                Some(of_row(Columns::of_row(record)?, *separator, record))
+            })
+        };
+        // A first address that is none is refused as any other.
+        let bad_row = || {
+            let (separator, record) = records.first()?;
+            let is_address = record.get(0)?.contains('@');
+            is_address.then(|| of_row(Columns::by_position(), *separator, record))
+        };
+        head.or_else(row).or_else(bad_row).ok_or_else(|| {
+            let line = String::from_utf8_lossy(first);
+            let shown: String = line.chars().take(MAX_SHOWN_CHARS).collect();
+            format!(
+                "its first line neither names a column with addresses, such as address or email, \
+                 nor has an address: {shown:?}"
+            )
+        })
+    }
+
+    /// The layout of a file without a row.
+    pub(super) fn of_nothing() -> Self {
+        let columns = Columns::by_position();
+        Self { separator: SEPARATORS[0], columns, has_head: false, has_organisations: false }
+    }
+
+    /// The separator that a line of Excel's says (`sep=;`), if it is one.
+    pub(super) fn said_separator(first: &[u8]) -> Option<u8> {
+        match first.trim_ascii_end() {
+            [b's' | b'S', b'e' | b'E', b'p' | b'P', b'=', separator] => Some(*separator),
+            _ => None,
+        }
+    }
+}
+
+/// The cells of a line.
+fn split(line: &[u8], separator: u8) -> StringRecord {
+    let mut reader =
+        csv::ReaderBuilder::new().has_headers(false).delimiter(separator).from_reader(line);
+    let mut record = ByteRecord::new();
+    // Bytes in memory can be read.
+    let _ = reader.read_byte_record(&mut record);
+    StringRecord::from_byte_record_lossy(record)
+}
 
 impl Columns {
     /// The columns that a file's first row names; `None` where it is no head, for it says nothing
     /// of an address.
     pub(super) fn of_head(first: &StringRecord) -> Option<Self> {
         let names: Vec<String> = first.iter().map(plain).collect();
-        let find = |(name, aliases): &(&str, &[&str])| {
-            names.iter().position(|found| found == name || aliases.contains(&found.as_str()))
+        let find = |name: &str| names.iter().position(|found| found == name);
+        let mut columns = NAMES.map(|names| names.iter().find_map(|name| find(name)));
+        let address = &names[columns[0]?];
+        if address != HEAD[0] {
+            // Another program's: its organisations and messages are not ours.
+            columns[3] = find(HEAD[3]);
+            columns[4] = None;
+        }
+        let of_one = OF_ONE_REASON.iter().find(|(name, _)| find(name).is_some());
+        let others = Others {
+            reasons: ALSO_REASONS.map(find),
+            of_all: of_one.map(|(_, reason)| *reason),
+            unsubscribed: find(UNSUBSCRIBED),
         };
-        let columns = ALIASES.each_ref().map(find);
-        columns[0].is_some().then_some(Self(columns))
+        Some(Self(columns, others))
     }
 
-    /// The columns of a file without a head.
+    /// The columns of a file without a head, by its first row; `None` if that has no address.
+    fn of_row(first: &StringRecord) -> Option<Self> {
+        let find =
+            |is_it: fn(&str) -> bool| first.iter().position(|cell| is_it(unguarded(cell.trim())));
+        let address = find(|cell| SuppressedAddress::parse_stored(cell).is_ok())?;
+        let [reason, since] = [
+            find(|cell| SuppressionReason::from_word(cell).is_some()),
+            find(|cell| time(cell).is_some()),
+        ];
+        let is_at = |column: Option<usize>, position| column.is_none_or(|it| it == position);
+        if address == 0 && is_at(reason, 1) && is_at(since, 2) {
+            return Some(Self::by_position());
+        }
+        Some(Self([Some(address), reason, since, None, None], Others::default()))
+    }
+
+    /// The columns of a file without a head, in the order of ours.
     pub(super) fn by_position() -> Self {
         let mut position = 0..;
-        Self([(); HEAD.len()].map(|()| position.next()))
+        Self([(); HEAD.len()].map(|()| position.next()), Others::default())
+    }
+
+    /// Reads a row's cells. Only those that are needed have to be UTF-8.
+    pub(super) fn decoded(self, record: &ByteRecord) -> Result<StringRecord, String> {
+        let [address, _, since, organisation, message] = self.0;
+        let needed = [address, since, organisation, message].into_iter().flatten();
+        let mut needed = needed.filter_map(|column| record.get(column));
+        if needed.any(|cell| std::str::from_utf8(cell).is_err()) {
+            return Err("it is not UTF-8".to_owned());
+        }
+        Ok(StringRecord::from_byte_record_lossy(record.clone()))
     }
 
     /// What a row says, for the organisation that it names or else for `given`; or the rule that it
@@ -58,15 +218,26 @@ impl Columns {
         record: &StringRecord,
         given: Option<&Scope>,
     ) -> Result<ImportRow, String> {
-        if record.iter().any(|cell| cell.len() > MAX_CELL_BYTES) {
-            return Err(format!(
-                "a cell has more than {MAX_CELL_BYTES} bytes; is a double quote not closed?"
-            ));
+        let [address, reason, since, organisation, message] = self.0;
+        let needed = [address, since, organisation, message];
+        for (column, cell) in record.iter().enumerate() {
+            let max = if needed.contains(&Some(column)) { MAX_CELL_BYTES } else { MAX_TEXT_BYTES };
+            if cell.len() > max {
+                return Err(format!(
+                    "a cell has more than {max} bytes; is a double quote not closed?"
+                ));
+            }
         }
-        let [address, reason, since, organisation, message] = self.0.map(|column| {
+        let cell = |column: Option<usize>| {
             let cell = unguarded(record.get(column?)?.trim());
             (!cell.is_empty()).then(|| cell.to_owned())
-        });
+        };
+        if cell(self.1.unsubscribed).is_some_and(|cell| cell.eq_ignore_ascii_case("false")) {
+            return Err(NOT_SUPPRESSED.to_owned());
+        }
+        let reason = self.reason(cell(reason), |column| cell(Some(column)))?;
+        let since = cell(since).map(|cell| time(&cell).map_or(cell, |time| time.to_string()));
+        let [address, organisation, message] = [address, organisation, message].map(cell);
         let named = organisation.map(|name| match name.as_str() {
             ALL => Scope::All,
             _ => Scope::Organisation(name),
@@ -86,7 +257,26 @@ impl Columns {
         let address = address.ok_or("it has no address")?;
         Ok(ImportRow { scope, address, reason, since, message })
     }
+
+    /// Why an address is suppressed, in a word of ours: by the column that says so, or by others. What
+    /// is not understood stays as it is, for the service to refuse.
+    fn reason(
+        self,
+        given: Option<String>,
+        cell: impl Fn(usize) -> Option<String>,
+    ) -> Result<Option<String>, String> {
+        let also = self.1.reasons.into_iter().flatten().filter_map(cell);
+        let found = given.clone().into_iter().chain(also).find_map(|text| said(&text));
+        match found {
+            Some(Said::NotSuppressed) => Err(NOT_SUPPRESSED.to_owned()),
+            Some(Said::Suppressed(reason)) => Ok(Some(reason.as_str().to_owned())),
+            None => Ok(given.or_else(|| self.1.of_all.map(|reason| reason.as_str().to_owned()))),
+        }
+    }
 }
+
+/// The rule that a row breaks whose address takes mail.
+const NOT_SUPPRESSED: &str = "it says that the address takes mail";
 
 /// A suppression's cells, in the order of the head. A reason that cannot be read is left empty, so
 /// that an import takes it for the operator's own decision.

@@ -1,22 +1,27 @@
-//! `suppression import`: a CSV file into the store, in steps that acceptances do not notice.
+//! `suppression import`: a list of pillarbox or another program into the store, in steps that
+//! acceptances do not notice.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Seek};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek as _, SeekFrom};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use csv::{ByteRecord, StringRecord};
+use csv::ByteRecord;
+use rustix::fs::MemfdFlags;
 use serde::Serialize;
 
-use crate::admin::SuppressionImport;
 use crate::admin::client::CallError;
 use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
+use crate::admin::{SuppressionImport, SuppressionList};
 use crate::cli::connect::{Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Progress, escaped};
 use crate::cli::suppression::STANDARD;
-use crate::cli::suppression::csv::Columns;
+use crate::cli::suppression::csv::{Columns, Layout};
+use crate::cli::suppression::text::{NoList, Text};
+use crate::domain::suppression::SuppressionReason;
 
 /// How many rows are put in order before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.
@@ -24,6 +29,9 @@ const SORTED_ROWS: usize = 100_000;
 /// How many bytes of cells one request has at most: also where each is escaped to six, as control
 /// characters are, they fit into it.
 const BATCH_BYTES: usize = 128 * 1024;
+/// How many refused rows of one cause a person is shown, and how many causes are told apart.
+const MAX_SHOWN: u64 = 10;
+const MAX_CAUSES: usize = 20;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Import {
@@ -32,8 +40,12 @@ pub(in crate::cli) struct Import {
     /// Import nothing if any row is refused.
     #[arg(long)]
     strict: bool,
-    /// CSV file with the columns address, reason, since, organisation and message; - for standard
-    /// input. Only address is required.
+    /// Reason of the rows that give none.
+    #[arg(long, value_name = "REASON", default_value = SuppressionReason::Manual.as_str())]
+    #[arg(value_parser = SuppressionReason::ALL.map(SuppressionReason::as_str))]
+    reason: String,
+    /// List as CSV: of pillarbox, with the columns address, reason, since, organisation and message,
+    /// or of another program; - for standard input. Only an address is required.
     file: PathBuf,
 }
 
@@ -52,94 +64,99 @@ struct RefusedLine {
     rule: String,
 }
 
-/// A row and where it is in the file.
-type Placed = (Place, ImportRow);
-
-/// Where the reader was before it read a row: empty lines may stand between this and the row.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    byte: u64,
-    line: u64,
-}
-
-impl Place {
-    /// The line on which the row begins.
-    fn line(self, file: &File) -> io::Result<u64> {
-        let Self { mut byte, mut line } = self;
-        let mut piece = [0; 64];
-        loop {
-            let length = file.read_at(&mut piece, byte)?;
-            let breaks = piece[..length].iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
-            let lines = piece[..breaks].split(|b| *b == b'\n').count() - 1;
-            line += u64::try_from(lines).unwrap_or(u64::MAX);
-            if length == 0 || breaks < length {
-                return Ok(line);
-            }
-            byte += u64::try_from(breaks).unwrap_or(u64::MAX);
-        }
-    }
-}
+/// A row and the line of the file on which it begins.
+type Placed = (u64, ImportRow);
 
 pub(in crate::cli) async fn import(session: &Session, given: Import) -> Result<String, CliError> {
+    if let Some(scope) = &given.scope {
+        // An organisation that is not there is one fault, and not one of each row.
+        session.call(SuppressionList { scope: Some(scope.clone()), after: None }).await?;
+    }
     let failed = |source| CliError::File { file: given.file.clone(), source };
-    let mut file = open(&given.file).map_err(failed)?;
-    let mut pass = Pass { given: &given, imported: Imported::default() };
+    let mut list = List::open(&given.file, given.strict).map_err(failed)?;
+    let (imported, causes) = (Imported::default(), BTreeMap::new());
+    let mut pass = Pass { given: &given, imported, causes };
     if given.strict {
-        pass.run(session, &mut file, ImportMode::Check).await?;
+        pass.run(session, &list, ImportMode::Check).await?;
         if !pass.imported.refused.is_empty() {
             return pass.end(session);
         }
+        list.back().map_err(failed)?;
     }
-    pass.run(session, &mut file, ImportMode::Apply).await?;
+    pass.run(session, &list, ImportMode::Apply).await?;
     pass.end(session)
 }
 
-/// The file; of standard input, a copy without a name, so that neither a slow writer nor a second
-/// look at it matters.
-fn open(path: &Path) -> io::Result<File> {
-    if path != Path::new(STANDARD) {
-        return File::open(path);
+/// What is imported: a file, or what somebody writes.
+struct List {
+    file: File,
+    /// Where the list begins.
+    start: u64,
+    /// `None` of a pipe.
+    bytes: Option<u64>,
+}
+
+impl List {
+    /// Opens it. If it is read twice and cannot be, a copy of it in memory, for a container may have no
+    /// directory that can be written to.
+    fn open(path: &Path, is_read_twice: bool) -> io::Result<Self> {
+        let mut file = if path == Path::new(STANDARD) {
+            File::from(io::stdin().as_fd().try_clone_to_owned()?)
+        } else {
+            File::open(path)?
+        };
+        if !file.metadata()?.is_file() {
+            if !is_read_twice {
+                return Ok(Self { file, start: 0, bytes: None });
+            }
+            let mut copy =
+                File::from(rustix::fs::memfd_create(c"pillarbox-list", MemfdFlags::CLOEXEC)?);
+            io::copy(&mut file, &mut copy)?;
+            copy.rewind()?;
+            file = copy;
+        }
+        let (start, bytes) = (file.stream_position()?, Some(file.metadata()?.len()));
+        Ok(Self { file, start, bytes })
     }
-    let mut copy = tempfile::tempfile()?;
-    io::copy(&mut io::stdin().lock(), &mut copy)?;
-    Ok(copy)
+
+    fn back(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.start)).map(|_| ())
+    }
 }
 
 /// One way through the file.
 struct Pass<'a> {
     given: &'a Import,
     imported: Imported,
+    /// How many rows were refused for each cause.
+    causes: BTreeMap<String, u64>,
 }
 
 impl Pass<'_> {
     async fn run(
         &mut self,
         session: &Session,
-        file: &mut File,
+        list: &List,
         mode: ImportMode,
     ) -> Result<(), CliError> {
         let given = self.given;
         let failed = |source| CliError::File { file: given.file.clone(), source };
-        file.rewind().map_err(failed)?;
-        let total = file.metadata().map_err(failed)?.len();
         let what = match mode {
             ImportMode::Apply => "importing",
             ImportMode::Check => "checking",
         };
-        let progress = Progress::of(total, what);
-        let places = file.try_clone().map_err(failed)?;
-        let mut rows = Rows::new(file);
+        let mut rows = Rows::new(&list.file, given)?;
+        let progress =
+            list.bytes.map_or_else(|| Progress::counting(what), |all| Progress::of(all, what));
         loop {
             let from = rows.at();
             let mut sorted = Vec::new();
-            while sorted.len() < SORTED_ROWS
-                && let Some(read) = rows.next(given.scope.as_ref()).map_err(failed)?
-            {
-                match read {
-                    Ok(row) => sorted.push(row),
-                    Err((place, rule)) => {
-                        self.refuse(&progress, session, place.line(&places).map_err(failed)?, rule);
-                    }
+            let mut is_end = false;
+            while sorted.len() < SORTED_ROWS && !is_end {
+                match rows.next(given).map_err(failed)? {
+                    Some(Ok(row)) => sorted.push(row),
+                    Some(Err((line, rule))) => self.refuse(&progress, session, line, rule),
+                    None => is_end = true,
                 }
             }
             let read = rows.at() - from;
@@ -148,11 +165,11 @@ impl Pass<'_> {
             let mut sent = 0;
             for batch in batches(sorted) {
                 let length = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-                self.send(session, &progress, &places, batch, mode).await?;
+                self.send(session, &progress, batch, mode).await?;
                 sent += length;
                 progress.at(from + read * sent / number);
             }
-            if read == 0 {
+            if is_end {
                 return Ok(());
             }
         }
@@ -162,11 +179,10 @@ impl Pass<'_> {
         &mut self,
         session: &Session,
         progress: &Progress,
-        places: &File,
         batch: Vec<Placed>,
         mode: ImportMode,
     ) -> Result<(), CliError> {
-        let (placed, rows): (Vec<Place>, Vec<ImportRow>) = batch.into_iter().unzip();
+        let (lines, rows): (Vec<u64>, Vec<ImportRow>) = batch.into_iter().unzip();
         let answer = session.call(SuppressionImport { rows, mode }).await;
         let answer = answer.map_err(|source| {
             let done = self.imported.added + self.imported.already_there;
@@ -177,27 +193,36 @@ impl Pass<'_> {
         self.imported.already_there += u64::try_from(answer.already_there).unwrap_or(u64::MAX);
         for refused in answer.refused {
             let unknown = || CallError::Unreadable(format!("no row {}", refused.row));
-            let place = placed.get(refused.row).ok_or_else(unknown)?;
-            let line = place.line(places).map_err(|source| self.failed(source))?;
+            let line = *lines.get(refused.row).ok_or_else(unknown)?;
             self.refuse(progress, session, line, refused.rule);
         }
         Ok(())
     }
 
-    /// Reports a row: at once to a person, in the answer to a program.
+    /// Reports a row: in the answer to a program, and to a person at once, unless enough were shown
+    /// for the same cause.
     fn refuse(&mut self, progress: &Progress, session: &Session, line: u64, rule: String) {
         if session.format == Format::People {
-            progress.line(&format!("line {line}: {}", escaped(&rule)));
+            let cause = cause(&rule);
+            let is_told = self.causes.contains_key(cause) || self.causes.len() < MAX_CAUSES;
+            let cause = if is_told { cause } else { "for other causes" };
+            let refused = self.causes.entry(cause.to_owned()).or_default();
+            *refused += 1;
+            if *refused <= MAX_SHOWN {
+                progress.line(&format!("line {line}: {}", escaped(&rule)));
+            }
         }
         self.imported.refused.push(RefusedLine { line, rule });
     }
 
-    fn failed(&self, source: io::Error) -> CliError {
-        CliError::File { file: self.given.file.clone(), source }
-    }
-
     fn end(mut self, session: &Session) -> Result<String, CliError> {
         self.imported.refused.sort_by_key(|refused| refused.line);
+        let progress = Progress::counting("");
+        for (cause, refused) in &self.causes {
+            if let Some(more) = refused.checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
+                progress.line(&format!("{more} more lines: {} (--json lists all)", escaped(cause)));
+            }
+        }
         let report = session.show(&self.imported, |imported| {
             format!(
                 "{} suppressed, {} were suppressed already, {} refused\n",
@@ -219,6 +244,18 @@ impl Pass<'_> {
             }),
         }
     }
+}
+
+/// A rule without the text that breaks it, which it begins with, in quotes.
+fn cause(rule: &str) -> &str {
+    let Some(quoted) = rule.strip_prefix('"') else { return rule };
+    let mut is_escaped = false;
+    let end = quoted.find(|c| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    end.map_or(rule, |end| quoted[end + 1..].trim_start())
 }
 
 /// The store's own order, as far as texts tell it.
@@ -256,51 +293,79 @@ fn size(row: &ImportRow) -> usize {
     organisation + row.address.len() + cells
 }
 
-/// The rows of a file.
-struct Rows<'a> {
-    reader: csv::Reader<&'a mut File>,
-    columns: Option<Columns>,
+/// The rows of a list.
+struct Rows<R> {
+    reader: csv::Reader<Text<R>>,
+    columns: Columns,
+    /// Lines that the reader does not know of.
+    skipped: u64,
     record: ByteRecord,
 }
 
-impl<'a> Rows<'a> {
-    fn new(file: &'a mut File) -> Self {
-        let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
-        Self { reader, columns: None, record: ByteRecord::new() }
+impl<R: Read> Rows<R> {
+    /// Begins to read; refuses what cannot be read for its one cause.
+    fn new(from: R, given: &Import) -> Result<Self, CliError> {
+        let name = match given.file.as_path() {
+            path if path == Path::new(STANDARD) => "the list".to_owned(),
+            path => path.display().to_string(),
+        };
+        let refused =
+            |cause: &str| CliError::Refused(format!("{name}: {cause}. Nothing was imported"));
+        let mut text = Text::new(from).map_err(|error| match error {
+            NoList::Cause(cause) => refused(cause),
+            NoList::Io(source) => CliError::File { file: given.file.clone(), source },
+        })?;
+        let separator = Layout::said_separator(text.first_line());
+        if separator.is_some() {
+            text.skip_line();
+        }
+        let first = text.first_line();
+        let is_empty = first.is_empty();
+        let layout = match first {
+            [] => Layout::of_nothing(),
+            first => Layout::of(first, separator).map_err(|cause| refused(&cause))?,
+        };
+        if !is_empty && given.scope.is_none() && !layout.has_organisations {
+            return Err(refused(
+                "it does not say for which organisation it is; give --org NAME, or --all for every \
+                 organisation",
+            ));
+        }
+        let mut reader = csv::ReaderBuilder::new();
+        reader.has_headers(false).flexible(true).delimiter(layout.separator);
+        let mut reader = reader.from_reader(text);
+        let mut record = ByteRecord::new();
+        if layout.has_head {
+            let read = reader.read_byte_record(&mut record);
+            read.map_err(|error| CliError::File {
+                file: given.file.clone(),
+                source: error.into(),
+            })?;
+        }
+        let (columns, skipped) = (layout.columns, u64::from(separator.is_some()));
+        Ok(Self { reader, columns, skipped, record })
     }
 
     /// How many bytes of the file have been read.
     fn at(&self) -> u64 {
-        self.reader.position().byte()
+        self.reader.get_ref().taken()
     }
 
-    /// The next row, or the rule that it breaks; `None` at the end.
-    fn next(
-        &mut self,
-        given: Option<&Scope>,
-    ) -> io::Result<Option<Result<Placed, (Place, String)>>> {
-        loop {
-            if !self.reader.read_byte_record(&mut self.record)? {
-                return Ok(None);
-            }
-            let start = self.record.position().expect("a record that was read has a place");
-            let place = Place { byte: start.byte(), line: start.line() };
-            let refused = |rule| (place, rule);
-            let Ok(record) = StringRecord::from_byte_record(self.record.clone()) else {
-                return Ok(Some(Err(refused("it is not UTF-8".to_owned()))));
-            };
-            let Some(columns) = self.columns else {
-                if let Some(columns) = Columns::of_head(&record) {
-                    self.columns = Some(columns);
-                    continue;
-                }
-                self.columns = Some(Columns::by_position());
-                let row = Columns::by_position().read(&record, given);
-                return Ok(Some(row.map(|row| (place, row)).map_err(refused)));
-            };
-            let row = columns.read(&record, given);
-            return Ok(Some(row.map(|row| (place, row)).map_err(refused)));
+    /// The next row, or its line and the rule that it breaks; `None` at the end.
+    fn next(&mut self, given: &Import) -> io::Result<Option<Result<Placed, (u64, String)>>> {
+        if !self.reader.read_byte_record(&mut self.record)? {
+            return Ok(None);
         }
+        // Every line of the text ends in a line feed.
+        let bytes = self.record.as_slice();
+        let lines = 1 + bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let line = self.reader.position().line() - lines + self.skipped;
+        let row = self.columns.decoded(&self.record);
+        let row = row.and_then(|record| self.columns.read(&record, given.scope.as_ref()));
+        Ok(Some(row.map_err(|rule| (line, rule)).map(|mut row| {
+            row.reason.get_or_insert_with(|| given.reason.clone());
+            (line, row)
+        })))
     }
 }
 
@@ -314,7 +379,7 @@ mod tests {
             let scope = Scope::All;
             let address = "\"".repeat(length);
             let row = ImportRow { scope, address, reason: None, since: None, message: None };
-            (Place { byte: 0, line: 1 }, row)
+            (1, row)
         };
         let many = vec![row(20); 2 * MAX_IMPORT_ROWS + 1];
         let lengths: Vec<usize> = batches(many).map(|batch| batch.len()).collect();
