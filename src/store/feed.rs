@@ -25,9 +25,10 @@ use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
-/// How many entries of a page with a limit of bytes are read at one time: so many more than it may
-/// have are in memory.
-const ENTRIES_AT_ONCE: usize = 16;
+/// How many entries of a page with a limit of bytes are read at one time: first so few, and more as
+/// long as they are small. So much more than the page may have is in memory.
+const LEAST_AT_ONCE: usize = 2;
+const MOST_AT_ONCE: usize = 16;
 
 struct Query {
     organisation: OrganisationId,
@@ -180,8 +181,8 @@ impl Store {
         let wanted = read.filter(|(_, row)| query.types.contains(event_type(&row.change)));
         let mut wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
         let (mut entries, mut bytes) = (Vec::new(), 0);
+        let mut at_once = query.max_bytes.map_or(usize::MAX, |_| LEAST_AT_ONCE);
         while !wanted.is_empty() {
-            let at_once = query.max_bytes.map_or(wanted.len(), |_| ENTRIES_AT_ONCE);
             let rest = wanted.split_off(at_once.min(wanted.len()));
             let part = std::mem::replace(&mut wanted, rest);
             let end = part.last().map(|(position, _)| *position);
@@ -194,8 +195,12 @@ impl Store {
                 let recorded_at = query.window_now.corrected(position.instant());
                 Some(FeedEntry { position, recorded_at, message, change })
             }));
-            if !wanted.is_empty() && query.max_bytes.is_some_and(|max| bytes >= max) {
-                return Ok((entries, end));
+            match query.max_bytes {
+                Some(max) if bytes >= max && !wanted.is_empty() => return Ok((entries, end)),
+                Some(max) if bytes < max / MOST_AT_ONCE => {
+                    at_once = (2 * at_once).min(MOST_AT_ONCE);
+                }
+                Some(_) | None => {}
             }
         }
         Ok((entries, None))

@@ -78,7 +78,9 @@ impl Told {
     ) -> Option<Self> {
         let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
         let view = FeedEventView::new(kind, entry);
-        let body = serde_json::to_vec(&view).expect("texts and numbers serialize");
+        let mut body = serde_json::to_vec(&view).expect("texts and numbers serialize");
+        // It grew by doubling.
+        body.shrink_to_fit();
         let room = memory.reserve_body(webhook, body.len(), beside)?;
         let delivery = Delivery { id: view.id, body: Bytes::from(body) };
         Some(Self { delivery, event_type, message, _room: room })

@@ -9,6 +9,7 @@ use crate::admin::UNREADABLE;
 use crate::admin::suppression::{ImportRow, Scope, Suppression};
 use crate::cli::suppression::values::{Said, said, time};
 use crate::domain::suppression::{SuppressedAddress, SuppressionReason};
+use crate::domain::time::Timestamp;
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
@@ -236,7 +237,11 @@ impl Columns {
             return Err(NOT_SUPPRESSED.to_owned());
         }
         let reason = self.reason(cell(reason), |column| cell(Some(column)))?;
-        let since = cell(since).map(|cell| time(&cell).map_or(cell, |time| time.to_string()));
+        // What the service reads itself stays as it is given.
+        let since = cell(since).map(|cell| match Timestamp::parse_rfc3339_with_offset(&cell) {
+            Ok(_) => cell,
+            Err(_) => time(&cell).map_or(cell, |time| time.to_string()),
+        });
         let [address, organisation, message] = [address, organisation, message].map(cell);
         let named = organisation.map(|name| match name.as_str() {
             ALL => Scope::All,
