@@ -40,6 +40,8 @@ pub enum Refusal {
     UnverifiedDomain {
         /// The domain.
         domain: DomainName<'static>,
+        /// Some of those from which the request may be sent.
+        verified: Vec<DomainName<'static>>,
     },
     /// Its terms cannot be stored, because a node of an earlier version works on the database.
     TermsUnknown {
@@ -88,7 +90,9 @@ impl From<AcceptError> for Refusal {
             AcceptError::Store(error) => error.into(),
             AcceptError::KeyEnded => Self::KeyEnded,
             AcceptError::LimitReached(exceeded) => Self::LimitReached(exceeded),
-            AcceptError::UnverifiedDomain { domain, .. } => Self::UnverifiedDomain { domain },
+            AcceptError::UnverifiedDomain { domain, .. } => {
+                Self::UnverifiedDomain { domain, verified: Vec::new() }
+            }
         }
     }
 }
@@ -338,7 +342,9 @@ pub enum PreparedMessage {
 
 fn refusal(error: AdmissionError<StoreError>) -> Refusal {
     match error {
-        AdmissionError::UnverifiedDomain { domain } => Refusal::UnverifiedDomain { domain },
+        AdmissionError::UnverifiedDomain { domain, verified } => {
+            Refusal::UnverifiedDomain { domain, verified }
+        }
         AdmissionError::SenderForbidden { domain } => Refusal::SenderForbidden { domain },
         AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
         AdmissionError::Facts(error) => error.into(),

@@ -117,7 +117,7 @@ impl Admin {
 fn said(refusal: &intake::Refusal) -> Refusal {
     Refusal::new(match refusal {
         intake::Refusal::KeyEnded => "the organisation was removed meanwhile".to_owned(),
-        intake::Refusal::UnverifiedDomain { domain } => {
+        intake::Refusal::UnverifiedDomain { domain, .. } => {
             format!("the sender's domain {domain} is not verified")
         }
         intake::Refusal::SenderForbidden { domain } => {

@@ -84,6 +84,8 @@ pub enum ApiError {
         field: String,
         /// The domain, as given by the client.
         domain: String,
+        /// Some of the domains from which the request may be sent.
+        verified: Vec<String>,
     },
     /// The key lacks the scope that the request needs.
     MissingScope(Scope),
@@ -153,8 +155,8 @@ impl ApiError {
         match self {
             Self::Validation(error) => Self::Validation(error.within(path)),
             Self::UnsupportedTag { field } => Self::UnsupportedTag { field: within(field) },
-            Self::UnverifiedDomain { field, domain } => {
-                Self::UnverifiedDomain { field: within(field), domain }
+            Self::UnverifiedDomain { field, domain, verified } => {
+                Self::UnverifiedDomain { field: within(field), domain, verified }
             }
             Self::SenderForbidden { field, domain } => {
                 Self::SenderForbidden { field: within(field), domain }
@@ -195,10 +197,15 @@ impl ApiError {
                 );
                 (message.into(), Some(field), None)
             }
-            Self::UnverifiedDomain { field, domain } => {
+            Self::UnverifiedDomain { field, domain, verified } => {
                 let domain = clip(domain, MAX_ECHO_CHARS);
-                let message =
-                    format!("{field}: the domain {domain} is not verified for your organisation");
+                let advice = match &verified[..] {
+                    [] => "an operator adds it with pillarbox domain add".to_owned(),
+                    some => format!("send from {}", some.join(" or ")),
+                };
+                let message = format!(
+                    "{field}: the domain {domain} is not verified for your organisation; {advice}"
+                );
                 (message.into(), Some(field), None)
             }
             Self::MissingScope(scope) => {
@@ -313,7 +320,7 @@ impl ApiError {
             Self::UnsupportedMediaType,
             Self::Validation(FieldError::new("", "")),
             Self::UnsupportedTag { field: text() },
-            Self::UnverifiedDomain { field: text(), domain: text() },
+            Self::UnverifiedDomain { field: text(), domain: text(), verified: Vec::new() },
             Self::MissingScope(Scope::Send),
             Self::SenderForbidden { field: text(), domain: text() },
             Self::Suppressed { field: text() },
@@ -382,9 +389,11 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::KeyEnded => Rejection::Unauthorized.into(),
-            Refusal::UnverifiedDomain { domain } => {
-                Self::UnverifiedDomain { field: "from".to_owned(), domain: domain.to_string() }
-            }
+            Refusal::UnverifiedDomain { domain, verified } => Self::UnverifiedDomain {
+                field: "from".to_owned(),
+                domain: domain.to_string(),
+                verified: verified.iter().map(ToString::to_string).collect(),
+            },
             Refusal::TermsUnknown { field } => {
                 let rule = "cannot be used as long as a node of an earlier version works on the \
                             database";

@@ -19,6 +19,9 @@ pub trait Facts {
     /// Whether the domain is verified for the organisation, exactly and not by a parent domain.
     fn is_verified(&self, domain: &DomainName<'_>) -> bool;
 
+    /// Some of the domains from which the request may be sent, for whoever names another one.
+    fn verified_domains(&self) -> Vec<DomainName<'static>>;
+
     /// Whether the request's API key may be used for senders of the domain.
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool;
 
@@ -41,6 +44,8 @@ pub enum AdmissionError<E> {
     UnverifiedDomain {
         /// The domain.
         domain: DomainName<'static>,
+        /// Some of those from which the request may be sent.
+        verified: Vec<DomainName<'static>>,
     },
     /// The request's API key is not for this sender domain.
     SenderForbidden {
@@ -67,7 +72,8 @@ pub async fn admit<'a, F: Facts>(
 ) -> Result<Admitted<'a>, AdmissionError<F::Error>> {
     let senders = || [request.from.address().domain()].into_iter().chain(&request.other_senders);
     if let Some(domain) = senders().find(|domain| !facts.is_verified(domain)) {
-        return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
+        let (domain, verified) = (domain.clone().into_owned(), facts.verified_domains());
+        return Err(AdmissionError::UnverifiedDomain { domain, verified });
     }
     if let Some(domain) = senders().find(|domain| !facts.allows_sender(domain)) {
         return Err(AdmissionError::SenderForbidden { domain: domain.clone().into_owned() });

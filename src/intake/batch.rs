@@ -438,7 +438,8 @@ mod tests {
     }
 
     fn unverified(domain: &str) -> Refusal {
-        Refusal::UnverifiedDomain { domain: DomainName::parse(domain).unwrap().into_owned() }
+        let domain = DomainName::parse(domain).unwrap().into_owned();
+        Refusal::UnverifiedDomain { domain, verified: Vec::new() }
     }
 
     impl Intake {

@@ -89,7 +89,7 @@ pub(super) async fn submit(
 fn reply_to(refusal: &Refusal) -> Reply {
     match refusal {
         Refusal::KeyEnded => Reply::KEY_ENDED,
-        Refusal::UnverifiedDomain { domain } => unverified(domain.as_str()),
+        Refusal::UnverifiedDomain { domain, .. } => unverified(domain.as_str()),
         Refusal::SenderForbidden { domain } => sender_forbidden(domain.as_str()),
         Refusal::Suppressed { .. } => Reply::SUPPRESSED,
         Refusal::Paused => Reply::PAUSED,

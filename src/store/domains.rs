@@ -84,6 +84,22 @@ impl Store {
         self.directory().load().sender_status(organisation, domain.as_str())
     }
 
+    /// The first `limit` verified domains of an organisation that a condition holds for.
+    pub(super) fn verified_domains(
+        &self,
+        organisation: OrganisationId,
+        limit: usize,
+        holds: impl Fn(&DomainName<'_>) -> bool,
+    ) -> Vec<DomainName<'static>> {
+        let directory = self.directory().load();
+        let first = directory.domains.partition_point(|domain| domain.organisation < organisation);
+        let own = directory.domains[first..].iter();
+        let own = own.take_while(|domain| domain.organisation == organisation);
+        let verified = own.filter(|domain| domain.state != DomainState::Pending);
+        let names = verified.filter_map(|domain| DomainName::parse(&domain.name).ok());
+        names.filter(|name| holds(name)).map(DomainName::into_owned).take(limit).collect()
+    }
+
     /// All sender domains.
     pub fn domains(&self) -> Vec<SenderDomain> {
         self.directory().load().domains.clone()

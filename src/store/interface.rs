@@ -445,6 +445,9 @@ pub struct Purged {
     pub feed_entries: usize,
 }
 
+/// How many verified domains are named to whoever sends from another one.
+const NAMED_DOMAINS: usize = 5;
+
 /// What admission asks of the store about one organisation.
 #[derive(Debug, Clone, Copy)]
 pub struct OrganisationFacts<'a> {
@@ -467,6 +470,11 @@ impl Facts for OrganisationFacts<'_> {
 
     fn is_verified(&self, domain: &DomainName<'_>) -> bool {
         self.store.sender_status(self.organisation, domain) == SenderStatus::Verified
+    }
+
+    fn verified_domains(&self) -> Vec<DomainName<'static>> {
+        let allows = |domain: &DomainName<'_>| self.allows_sender(domain);
+        self.store.verified_domains(self.organisation, NAMED_DOMAINS, allows)
     }
 
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool {

@@ -385,6 +385,11 @@ async fn tags_domains_and_suppressions_have_their_own_codes_in_this_order() {
         let got = refused(&server, &message_with("from", json!(from))).await;
         assert_eq!(got, expected(422, "UnverifiedDomain", Some("from")));
     }
+    let response = server.post(&message_with("from", json!("a@example.net"))).send().await.unwrap();
+    let body: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    let told =
+        "from: the domain example.net is not verified for your organisation; send from example.com";
+    assert_eq!(body["error"]["message"], told);
     server.send(&message_with("from", json!("ann@EXAMPLE.com"))).await;
     for (field, value, at) in [
         ("to", json!(["a@x.org", "Gone <\"Gone\"@EXAMPLE.org>"]), "to[1]"),
