@@ -4,8 +4,7 @@
 //! The cursor moves past an event once it is delivered, or stored as a delivery that waits. So a
 //! crash repeats deliveries and loses none. What is not attempted yet stays behind the cursor, on
 //! disk alone. In memory are at most [`MAX_AHEAD`] positions, of which [`READ_AHEAD`] with their
-//! event, and [`DUE_AHEAD`] deliveries that are due again. What events and attempts may take up:
-//! [`DeliveryMemory`](crate::webhooks::memory::DeliveryMemory).
+//! event, and [`DUE_AHEAD`] deliveries that are due again. `memory` bounds their bytes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use crate::domain::webhook::{
 use crate::store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
 use crate::webhooks::memory::{Beside, Room};
 use crate::webhooks::sender::{Answer, Attempt, Sender};
-use crate::webhooks::slot::{Finished, Job, Slot, SlotState, Told};
+use crate::webhooks::slot::{Finished, Job, Next, NextDue, Slot, SlotState, Told};
 use crate::webhooks::status::Delivered;
 use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 
@@ -100,8 +99,10 @@ pub(super) struct Endpoint {
     pace: Instant,
     /// The store is not asked before this.
     store_pause: Instant,
-    /// No memory is asked for before this.
+    /// No event is read for want of memory before this.
     memory_pause: Instant,
+    /// Bytes of the last event, if there was no room for it.
+    denied: Option<usize>,
 }
 
 /// A commit under way.
@@ -128,15 +129,6 @@ enum Gone {
 enum Reloads {
     Yes,
     No,
-}
-
-/// When the next delivery is due again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum NextDue {
-    /// The store has to be asked.
-    Unknown,
-    Never,
-    At(Timestamp),
 }
 
 /// Whether the task goes on.
@@ -174,6 +166,7 @@ impl Endpoint {
             pace: now,
             store_pause: now,
             memory_pause: now,
+            denied: None,
         }
     }
 
@@ -301,8 +294,7 @@ impl Endpoint {
         if is_stored && is_active { Reloads::Yes } else { Reloads::No }
     }
 
-    /// Forgets what was read and waits for its attempt, but the first, which shows since when the
-    /// endpoint is behind.
+    /// Forgets what waits for its attempt, but the first: it shows since when the endpoint is behind.
     fn forget_ready(&mut self) {
         let kept = self.attempted + 1;
         if self.slots.len() > kept {
@@ -356,6 +348,10 @@ impl Endpoint {
         if wanted == 0 {
             return Ok(());
         }
+        if !self.has_room(self.beside_next()) {
+            self.memory_pause = Instant::now() + MEMORY_LOOK;
+            return Ok(());
+        }
         let Webhook { organisation, types, .. } = *self.webhook;
         let kind = self.webhooks.store.shown_kind(organisation);
         let now = self.webhooks.clock.window_time();
@@ -366,13 +362,16 @@ impl Endpoint {
         let page = store.feed_within(organisation, self.read_to, types, wanted, bytes, now).await?;
         self.is_at_end = page.entries.is_empty();
         for entry in page.entries {
-            let is_first = self.attempted == self.slots.len() && self.attempts.is_empty();
-            let beside = if is_first { Beside::Nothing } else { Beside::Others };
-            let told = Told::of(kind, &entry, &self.webhook, &webhooks.memory, beside);
-            let Some(told) = told else {
-                self.memory_pause = Instant::now() + MEMORY_LOOK;
-                return Ok(());
+            let beside = self.beside_next();
+            let told = match Told::of(kind, &entry, &self.webhook, &webhooks.memory, beside) {
+                Ok(told) => told,
+                Err(bytes) => {
+                    self.denied = Some(bytes);
+                    self.memory_pause = Instant::now() + MEMORY_LOOK;
+                    return Ok(());
+                }
             };
+            self.denied = None;
             self.read_to = entry.position;
             self.slots.push_back(Slot {
                 position: entry.position,
@@ -411,6 +410,18 @@ impl Endpoint {
         Ok(())
     }
 
+    /// What the endpoint has in memory beside the next event that is read.
+    fn beside_next(&self) -> Beside {
+        let has_none = self.attempted == self.slots.len() && self.attempts.is_empty();
+        if has_none { Beside::Nothing } else { Beside::Others }
+    }
+
+    /// Returns true if there may be room for another event.
+    fn has_room(&self, beside: Beside) -> bool {
+        let memory = &self.webhooks.memory;
+        self.denied.is_none_or(|bytes| memory.reserve_body(&self.webhook, bytes, beside).is_some())
+    }
+
     fn has_work(&self) -> bool {
         !self.due.is_empty() || self.attempted < self.slots.len()
     }
@@ -422,18 +433,17 @@ impl Endpoint {
             && self.pace <= Instant::now()
             && self.store().health() == Health::Writable
         {
-            if !self.has_work() || self.memory_pause > Instant::now() {
+            if !self.has_work() {
                 return;
             }
             let beside = if self.attempts.is_empty() { Beside::Nothing } else { Beside::Others };
             let Some(room) = self.webhooks.memory.reserve_attempt(&self.webhook, beside) else {
-                self.memory_pause = Instant::now() + MEMORY_LOOK;
                 return;
             };
             let first = self.attempts.len() - self.further;
             let has_first = self.attempted < self.slots.len();
             match self.due.front().copied() {
-                Some(waiting) if !has_first || self.further <= first => {
+                Some(waiting) if (!has_first || self.further <= first) && self.has_room(beside) => {
                     self.due.pop_front();
                     self.begin_further(waiting, room, beside);
                 }
@@ -473,8 +483,8 @@ impl Endpoint {
             };
             drop(turn);
             match told {
-                Some(told) => attempt(call, Job::Further(waiting), Box::new(told), room).await,
-                None => Finished::NoRoom(waiting),
+                Ok(told) => attempt(call, Job::Further(waiting), Box::new(told), room).await,
+                Err(bytes) => Finished::NoRoom(waiting, bytes),
             }
         });
     }
@@ -503,10 +513,10 @@ impl Endpoint {
                 self.next_due = NextDue::Unknown;
                 self.store_pause = Instant::now() + STORE_PAUSE;
             }
-            Finished::NoRoom(waiting) => {
+            Finished::NoRoom(waiting, bytes) => {
                 self.further -= 1;
+                self.denied = Some(bytes);
                 self.due.push_front(waiting);
-                self.memory_pause = Instant::now() + MEMORY_LOOK;
             }
         }
     }
@@ -786,13 +796,4 @@ async fn write(store: Store, id: WebhookId, turn: u32, settlement: Settlement) -
             }
         }
     }
-}
-
-/// What follows from an attempt.
-#[derive(Clone, Copy)]
-enum Next {
-    Nothing,
-    Again(WaitingDelivery),
-    /// It was the last one.
-    Failed(Redelivery),
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::domain::feed::{FeedEntry, FeedPosition};
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{WaitingDelivery, Webhook};
+use crate::domain::webhook::{Redelivery, WaitingDelivery, Webhook};
 use crate::views::FeedEventView;
 use crate::webhooks::memory::{Beside, DeliveryMemory, Room};
 use crate::webhooks::sender::{Attempt, Delivery};
@@ -53,8 +53,26 @@ pub(super) enum Finished {
     Expired(WaitingDelivery),
     /// The store could not be read.
     Unread(WaitingDelivery),
-    /// There was no memory for it.
-    NoRoom(WaitingDelivery),
+    /// There was no memory for it, which has so many bytes.
+    NoRoom(WaitingDelivery, usize),
+}
+
+/// When the next delivery is due again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NextDue {
+    /// The store has to be asked.
+    Unknown,
+    Never,
+    At(Timestamp),
+}
+
+/// What follows from an attempt.
+#[derive(Clone, Copy)]
+pub(super) enum Next {
+    Nothing,
+    Again(WaitingDelivery),
+    /// It was the last one.
+    Failed(Redelivery),
 }
 
 impl Slot {
@@ -68,21 +86,21 @@ impl Slot {
 }
 
 impl Told {
-    /// The event of an entry; `None` if there is no room for it.
+    /// The event of an entry; the error is its bytes, for which there is no room.
     pub(super) fn of(
         kind: OrganisationKind,
         entry: &FeedEntry,
         webhook: &Webhook,
         memory: &DeliveryMemory,
         beside: Beside,
-    ) -> Option<Self> {
+    ) -> Result<Self, usize> {
         let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
         let view = FeedEventView::new(kind, entry);
         let mut body = serde_json::to_vec(&view).expect("texts and numbers serialize");
         // It grew by doubling.
         body.shrink_to_fit();
-        let room = memory.reserve_body(webhook, body.len(), beside)?;
+        let room = memory.reserve_body(webhook, body.len(), beside).ok_or(body.len())?;
         let delivery = Delivery { id: view.id, body: Bytes::from(body) };
-        Some(Self { delivery, event_type, message, _room: room })
+        Ok(Self { delivery, event_type, message, _room: room })
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::kit::{Receiver, Reply, Site, accept};
+use crate::kit::{Received, Receiver, Reply, Site, accept};
 
 /// Events that are delivered at one time.
 const EVENTS: usize = if cfg!(feature = "long") { 20_000 } else { 1_024 };
@@ -174,8 +174,11 @@ async fn silent_endpoints_hold_their_organisations_part_of_the_memory_and_delay_
         good.wait_for(2 * LARGE_EVENTS).await;
     });
     let with = with.await;
-    let bytes = good.received()[0].body.len();
-    println!("events of {bytes} bytes: {without} bytes became {with}");
+    let received = good.received();
+    let bytes = received[0].body.len();
+    let took = |events: &[Received]| events[LARGE_EVENTS - 1].at.duration_since(events[0].at);
+    let (alone, beside) = (took(&received), took(&received[LARGE_EVENTS..]));
+    println!("events of {bytes} bytes: {without} bytes became {with}, {alone:?} became {beside:?}");
     assert!(with < without + OF_ONE_ORGANISATION + GROWTH, "{without} became {with}");
 }
 
