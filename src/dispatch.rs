@@ -283,12 +283,12 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Takes into account what the provider answered to a question without a message that was asked
-    /// at `asked`.
-    pub fn answered(&self, asked: Instant, evidence: impl Fn(Cause) -> Evidence) {
+    /// at `asked`; `error` says why it could not be asked.
+    pub fn answered(&self, asked: Instant, said: impl Fn(Cause) -> Evidence, error: Option<&str>) {
         let (now, next) = (Instant::now(), self.next_probe());
         let mut throttle = self.throttle();
         let before = throttle.health.state().clone();
-        let changed = throttle.health.answered(evidence, asked, now, next);
+        let changed = throttle.health.answered(said, error, asked, now, next);
         self.set_gates(&throttle.health, changed, now);
         self.tell_change(&before, throttle.health.state());
         drop(throttle);

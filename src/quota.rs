@@ -214,11 +214,23 @@ pub async fn run(
     told: watch::Sender<Option<f64>>,
     check: watch::Sender<AccountCheck>,
 ) {
+    // Why the last question could not be asked.
+    let mut silence = None::<String>;
     loop {
         let asked = Instant::now();
         let answer = ses.account().await;
         note(&dispatcher, &check, &answer);
         let said = evidence(&answer);
+        let unreached = match &answer {
+            Err(CallError::Unreachable(reason)) => Some(reason.clone()),
+            Ok(_) | Err(_) => None,
+        };
+        match (&unreached, &silence) {
+            (Some(reason), None) => warn!(reason, "SES cannot be reached"),
+            (None, Some(_)) => info!("SES answers"),
+            _ => {}
+        }
+        silence.clone_from(&unreached);
         let pause = match answer {
             Ok(account) => {
                 let now = Some(account.max_send_rate);
@@ -235,7 +247,7 @@ pub async fn run(
                 INTERVAL_AFTER_FAILURE
             }
         };
-        dispatcher.answered(asked, said);
+        dispatcher.answered(asked, said, unreached.as_deref());
         let is_doubted = dispatcher.is_doubted();
         let pause = if is_doubted { pause.min(INTERVAL_AFTER_FAILURE) } else { pause };
         tokio::select! {

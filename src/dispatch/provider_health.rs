@@ -23,6 +23,9 @@ use crate::in_flight::InFlightGuard;
 const DOWN_AFTER: u32 = 5;
 /// Time without another failed call after which earlier ones say nothing of the provider any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+/// Questions without a message in a row that could not be asked, from which on the provider cannot
+/// be reached. One that is lost on its way means nothing.
+const SILENT_AFTER: u32 = 2;
 
 /// A circuit breaker for everybody, and one for each organisation that is held up by itself.
 #[derive(Debug)]
@@ -32,7 +35,19 @@ pub(super) struct ProviderHealth {
     /// organisation has returned, because it knows which calls are from before.
     single: BTreeMap<OrganisationId, CircuitBreaker>,
     run: FailedRun,
+    silence: Option<Silence>,
+    /// True if anything was answered since the start.
+    has_answered: bool,
     backoff: Backoff,
+}
+
+/// Questions without a message that got no answer, with no answer to anything in between.
+#[derive(Debug)]
+struct Silence {
+    since: Instant,
+    questions: u32,
+    /// What went wrong last.
+    message: String,
 }
 
 /// Calls without an answer since the last call that succeeded. Probes of an organisation that is
@@ -145,6 +160,8 @@ impl ProviderHealth {
             everybody: CircuitBreaker::new(backoff, now),
             single: BTreeMap::new(),
             run: FailedRun::default(),
+            silence: None,
+            has_answered: false,
             backoff,
         }
     }
@@ -156,7 +173,9 @@ impl ProviderHealth {
 
     /// What operators are told of the provider; it holds up nothing. If the last calls were all
     /// without an answer, it counts as down, also while a single organisation has made them and
-    /// others may still try. Failures are forgotten if nothing can show that they are over.
+    /// others may still try. Failures are forgotten if nothing can show that they are over. Without
+    /// any call, it counts as down if the first question of all, or [`SILENT_AFTER`] in a row, could
+    /// not be asked.
     pub(super) fn reported(&self, now: Instant, next: NextProbe) -> Reported {
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| !is_forgotten(at, now));
         if !self.everybody.is_up() {
@@ -168,6 +187,11 @@ impl ProviderHealth {
             let (cause, message) = (Cause::Unreachable, self.run.message.clone());
             let state = BreakerState::Open { cause, message };
             return Reported { state, since: self.run.doubted_since };
+        } else if let Some(Silence { since, questions, message }) = &self.silence
+            && (!self.has_answered || *questions >= SILENT_AFTER)
+        {
+            let state = BreakerState::Open { cause: Cause::Unreachable, message: message.clone() };
+            return Reported { state, since: Some(*since) };
         }
         Reported { state: BreakerState::Closed, since: None }
     }
@@ -178,17 +202,27 @@ impl ProviderHealth {
     }
 
     /// Takes into account what the provider answered to a question without a message, asked at
-    /// `asked`. Where no message is due that could be the next probe, it is the probe. Returns
-    /// what [`ProviderHealth::observe`] does.
+    /// `asked`, or why it could not be asked (`unreached`). Where no message is due that could be the
+    /// next probe, it is the probe. Returns what [`ProviderHealth::observe`] does.
     pub(super) fn answered(
         &mut self,
         evidence: impl Fn(Cause) -> Evidence,
+        unreached: Option<&str>,
         asked: Instant,
         now: Instant,
         next: NextProbe,
     ) -> Vec<OrganisationId> {
+        if let Some(message) = unreached {
+            let new = || Silence { since: now, questions: 0, message: String::new() };
+            let silence = self.silence.get_or_insert_with(new);
+            silence.questions = silence.questions.saturating_add(1);
+            message.clone_into(&mut silence.message);
+        }
         match evidence(Cause::Unreachable) {
-            Evidence::Against => self.run.explain(asked),
+            Evidence::Against => {
+                self.hear();
+                self.run.explain(asked);
+            }
             Evidence::For => self.run.confirm(now),
             Evidence::None => {}
         }
@@ -261,7 +295,10 @@ impl ProviderHealth {
         let was_up = self.everybody.is_up();
         let was_limited = self.limiting(organisation).is_some();
         match signal {
-            Signal::Working => self.succeed(organisation, started),
+            Signal::Working => {
+                self.hear();
+                self.succeed(organisation, started);
+            }
             Signal::Failing { cause, message } => {
                 self.fail(organisation, *cause, message, started, now);
             }
@@ -289,6 +326,11 @@ impl ProviderHealth {
     pub(super) fn probe_at_once(&mut self, now: Instant) -> Vec<OrganisationId> {
         self.breakers().for_each(|breaker| breaker.probe_at_once(now));
         self.single.keys().copied().collect()
+    }
+
+    /// Notes an answer, to whatever was asked.
+    fn hear(&mut self) {
+        (self.silence, self.has_answered) = (None, true);
     }
 
     fn succeed(&mut self, organisation: OrganisationId, started: Instant) {
@@ -403,8 +445,32 @@ mod tests {
         /// The provider answers a question without a message, a second later.
         fn answer(&mut self, evidence: Evidence, next: NextProbe) {
             self.1 += SECOND;
-            self.0.answered(|_| evidence, self.1, self.1, next);
+            self.0.answered(|_| evidence, None, self.1, self.1, next);
         }
+
+        /// A question without a message cannot be asked, a second later.
+        fn ask_in_vain(&mut self) {
+            self.1 += SECOND;
+            let unreached = Some("no such host");
+            self.0.answered(|_| Evidence::For, unreached, self.1, self.1, NextProbe::None);
+        }
+    }
+
+    #[test]
+    fn a_provider_that_cannot_be_reached_is_told_of_before_any_call_and_holds_up_nothing() {
+        let mut calls = Calls::new();
+        calls.ask_in_vain();
+        assert!(calls.is_told_with(NextProbe::None));
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+        calls.answer(Evidence::Against, NextProbe::None);
+        assert!(!calls.is_told_with(NextProbe::None));
+        // Once it was there, one lost question means nothing.
+        calls.ask_in_vain();
+        assert!(!calls.is_told_with(NextProbe::None));
+        calls.ask_in_vain();
+        assert!(calls.is_told_with(NextProbe::None));
+        calls.make(A, &Signal::Working, 1);
+        assert!(!calls.is_told_with(NextProbe::None));
     }
 
     #[test]
@@ -466,7 +532,7 @@ mod tests {
             calls.answer(Evidence::Against, NextProbe::Message);
             assert!(!calls.0.is_up(), "{cause:?}: the message tells more");
             let before = calls.1 - Duration::from_mins(1);
-            calls.0.answered(|_| Evidence::Against, before, calls.1, NextProbe::None);
+            calls.0.answered(|_| Evidence::Against, None, before, calls.1, NextProbe::None);
             assert!(!calls.0.is_up(), "{cause:?}: it was asked before");
             calls.answer(Evidence::None, NextProbe::None);
             assert!(!calls.0.is_up(), "{cause:?}: it says nothing");

@@ -143,3 +143,43 @@ async fn a_store_that_refuses_ends_readiness_until_it_takes_writes_again() {
     site.give_store_back();
     wait_until_ready(&server).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_cannot_be_reached_is_told_at_the_start_before_any_message() {
+    let site = Site::new().await;
+    for (endpoint, reason) in [
+        ("http://ses.invalid", "ses.invalid"),
+        ("http://127.0.0.1:1", "refused"),
+        // TLS, where there is none.
+        (&site.simulator.endpoint().replace("http://", "https://"), "127.0.0.1"),
+    ] {
+        site.configure("", &format!("endpoint = \"{endpoint}\"\n"));
+        let server = site.start();
+        let told = |conditions: &[Value]| with_code(conditions, "unreachable").is_some();
+        // It stays ready: the queue is there for that.
+        let end = Instant::now() + PATIENCE;
+        let conditions = loop {
+            let (_, document) = answer(server.operator("/readyz").await).await;
+            let conditions = document["reasons"].as_array().unwrap().clone();
+            if told(&conditions) {
+                break conditions;
+            }
+            assert!(Instant::now() < end, "{endpoint}: {conditions:?}: {}", server.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        ready_with(&server).await;
+        let condition = with_code(&conditions, "unreachable").unwrap();
+        let message = condition["message"].as_str().unwrap();
+        if endpoint.starts_with("http:") {
+            assert!(message.contains(reason), "{endpoint}: {message}");
+        }
+        assert!(server.log().contains("SES cannot be reached"), "{}", server.log());
+        let shown = status(&site, &[]).await;
+        assert!(shown.out.contains("no call to the provider succeeds"), "{shown:?}");
+        server.terminate().await;
+    }
+    site.configure("", &format!("endpoint = \"{}\"\n", site.simulator.endpoint()));
+    let server = site.start();
+    wait_until_ready(&server).await;
+    assert_eq!(with_code(&ready_with(&server).await, "unreachable"), None);
+}

@@ -145,7 +145,7 @@ async fn lost_answers_with_an_empty_queue_end_by_an_answer_without_a_message_or_
         sim.run(SECOND, STEP).await;
         assert!(is_open(), "nothing has shown that it is over");
         if answers {
-            sim.dispatcher.answered(Instant::now(), |_| Evidence::Against);
+            sim.dispatcher.answered(Instant::now(), |_| Evidence::Against, None);
         } else {
             sim.run(Duration::from_mins(10), SECOND).await;
         }
