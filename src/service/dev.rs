@@ -33,7 +33,7 @@ use crate::service::run::{Ended, stop};
 use crate::service::signals::{Signals, listen_for};
 use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
 use crate::ses::credentials::Credentials;
-use crate::simulator::{EventOptions, Events, Options, Simulator};
+use crate::simulator::{EventOptions, Events, Options, SenderCheck, Simulator};
 use crate::store::{
     DATA_FORMAT, FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded,
     create_directory,
@@ -155,6 +155,10 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
         error => error,
     })?;
     let tests = service.dispatcher.provider().simulated().captured();
+    // A new simulator knows nothing of domains that were added before.
+    for domain in service.store().domains() {
+        simulator.verify(&domain.name);
+    }
     let captured = Captured::of_dev(simulator.captured_mail(), tests);
     service.operators.show_caught(Arc::new(captured));
     service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
@@ -251,6 +255,8 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
     let options = Options {
         verified: vec![DOMAIN.to_owned()],
         configuration_sets: vec![CONFIGURATION_SET.to_owned()],
+        // The service knows which domains may send, those that are assumed to be verified as well.
+        sender_check: SenderCheck::Anyone,
         events,
         ..Options::default()
     };

@@ -128,6 +128,44 @@ async fn a_bounce_suppresses_and_the_data_stays_with_its_directory() {
 }
 
 #[tokio::test]
+async fn mail_of_domains_that_were_added_or_assumed_is_sent_also_after_another_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap().to_owned();
+    let socket = format!("{data}/admin.sock");
+    let domain = async |arguments: &[&str]| {
+        let command = [&["domain"][..], arguments, &["--socket", &socket]].concat();
+        let finished = Finished::run(pillarbox(&command)).await;
+        assert_eq!(finished.code, 0, "{finished:?}");
+        finished.out
+    };
+    let send_all = async |dev: &Dev| {
+        for sender in ["added.example", "assumed.example"] {
+            let body = dev.body.replace("dev@example.com", &format!("dev@{sender}"));
+            assert!(body.contains(sender), "{body}");
+            let (status, answered) = dev.post(body).await;
+            assert_eq!(status, 200, "{sender}: {answered}");
+            let record = dev.until_event(&answered["id"]).await;
+            assert_eq!(record["lastEvent"]["type"], "delivery", "{sender}: {record}");
+        }
+    };
+    let dev = Dev::start(&["--data-dir", &data]);
+    domain(&["add", "--org", "dev", "added.example"]).await;
+    domain(&["add", "--org", "dev", "assumed.example", "--assume-verified"]).await;
+    let end = Instant::now() + PATIENCE;
+    let verified = "\"ses\":\"verified\"";
+    while !domain(&["check", "added.example", "--json"]).await.contains(verified) {
+        assert!(Instant::now() < end, "it is not verified");
+    }
+    send_all(&dev).await;
+    dev.end();
+    let dev = Dev::start(&["--data-dir", &data]);
+    send_all(&dev).await;
+    // SES's stand-in still knows it.
+    let checked = domain(&["check", "added.example", "--json"]).await;
+    assert!(checked.contains(verified), "{checked}");
+}
+
+#[tokio::test]
 async fn a_browser_is_told_where_it_is_and_programs_still_need_a_key() {
     let dev = Dev::start(&[]);
     let get = |accept: &str| {
