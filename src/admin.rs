@@ -25,6 +25,7 @@ use crate::domain::outcome::MessageOutcome;
 use crate::domain::terms::Priority;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
+use crate::proxy::ProxyRule;
 use crate::ses::SesClient;
 use crate::store::{DrainOrder, Snapshot, Store};
 use crate::views::is_false;
@@ -635,6 +636,8 @@ calls! {
 pub struct Admin {
     store: Store,
     clock: Clock,
+    /// Proxy of calls to endpoints of webhooks.
+    webhooks_proxy: ProxyRule,
     place: Place,
 }
 
@@ -675,7 +678,7 @@ pub struct ServiceFacts {
 impl Admin {
     /// The administration in a process that only has the file open.
     pub fn on_file(store: Store, clock: Clock) -> Self {
-        Self { store, clock, place: Place::File }
+        Self { store, clock, webhooks_proxy: ProxyRule::Direct, place: Place::File }
     }
 
     /// The administration in a running service; without `facts`, it can neither be examined nor be
@@ -689,7 +692,12 @@ impl Admin {
     ) -> Self {
         let place =
             Place::Service { ses, live, started: Instant::now(), facts: facts.map(Box::new) };
-        Self { store, clock, place }
+        Self { store, clock, webhooks_proxy: ProxyRule::Direct, place }
+    }
+
+    /// Calls endpoints of webhooks by this rule.
+    pub fn calling_webhooks_by(self, webhooks_proxy: ProxyRule) -> Self {
+        Self { webhooks_proxy, ..self }
     }
 
     /// This moment of everything that is stored.

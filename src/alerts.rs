@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::domain::alert::{Alert, AlertChange, AlertKey, NextAttempt};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{SigningSecret, WebhookUrl};
+use crate::proxy::ProxyRule;
 use crate::store::{Alerting, Duty, Store, StoreError};
 use crate::webhooks::{
     Answer, Attempt, BadEndpoint, Delivery, LastAnswer, OperatorReceiver, TestAnswer,
@@ -94,12 +95,14 @@ impl Alerts {
         }
     }
 
-    /// Posts to this receiver from now on, or to none.
+    /// Posts to this receiver from now on, by this rule, or to none.
     pub fn set_receiver(
         &self,
         receiver: Option<(&WebhookUrl, &SigningSecret)>,
+        proxy: &ProxyRule,
     ) -> Result<(), BadEndpoint> {
-        let receiver = receiver.map(|(url, secret)| OperatorReceiver::new(url, secret.clone()));
+        let receiver =
+            receiver.map(|(url, secret)| OperatorReceiver::new(url, secret.clone(), proxy));
         let receiver = receiver.transpose()?;
         self.store.set_alerting(if receiver.is_some() { Alerting::On } else { Alerting::Off });
         self.status().failures_in_a_row = 0;
@@ -164,8 +167,9 @@ pub async fn test(
     url: &WebhookUrl,
     secret: &SigningSecret,
     clock: &Clock,
+    proxy: &ProxyRule,
 ) -> Result<TestAnswer, BadEndpoint> {
-    let receiver = OperatorReceiver::new(url, secret.clone())?;
+    let receiver = OperatorReceiver::new(url, secret.clone(), proxy)?;
     Ok(receiver.post(payload::test(clock.machine_time()), clock).await.into())
 }
 

@@ -27,6 +27,7 @@ use crate::domain::organisation::{Organisation, Scope};
 use crate::domain::request::SendRequest;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
+use crate::http::refusal_log::{AnsweredTo, FailureCause};
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
 use crate::http::{Connection, Handler};
@@ -188,18 +189,22 @@ impl Handler for Api {
         connection: &Connection,
     ) -> Response<Full<Bytes>> {
         let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
-        let answer = self.inner.answer(request, id, connection).await;
+        let mut organisation = None;
+        let answer = self.inner.answer(request, id, connection, &mut organisation).await;
         let mut response = answer.unwrap_or_else(|error| {
             let (status, code) = error.kind();
             self.inner.metrics.refuse(code);
+            let mut response = error.into_response();
             if status == StatusCode::INTERNAL_SERVER_ERROR {
                 // A row that cannot be read is the one way to fail here.
-                tracing::error!(request_id = %id, code, error = %StoreError::Damaged, "a request failed");
-            } else {
-                tracing::debug!(request_id = %id, status = status.as_u16(), code, "refused");
+                let cause = FailureCause(StoreError::Damaged.to_string());
+                response.extensions_mut().insert(cause);
             }
-            error.into_response()
+            response
         });
+        if let Some(organisation) = organisation {
+            response.extensions_mut().insert(organisation);
+        }
         if has_ignored_key {
             self.inner.metrics.ignored_keys.inc();
             let notice = HeaderValue::from_static(wire::IDEMPOTENCY_KEY_NOTICE);
@@ -263,6 +268,7 @@ impl Inner {
         request: Request<Incoming>,
         id: RequestId,
         connection: &Connection,
+        whose: &mut Option<AnsweredTo>,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         if request.method() == Method::GET && request.uri().path() == OPENAPI_PATH {
             self.note_keyless(&request, connection);
@@ -275,6 +281,7 @@ impl Inner {
         let client =
             self.authenticate(request.headers()).inspect_err(|_| connection.refuse_key())?;
         let Client { organisation, key, rights } = client;
+        *whose = Some(AnsweredTo(organisation.name.to_string()));
         connection.accept_key();
         self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
@@ -535,7 +542,9 @@ impl Inner {
     }
 }
 
-/// Requires `application/json`, with no parameter but `charset=utf-8`, and not compressed.
+/// Requires `application/json`, with no parameter but `charset=utf-8`, and not compressed. The
+/// standard's name of the charset is `utf-8`; some clients write `utf8`, which means the same
+/// (WHATWG Encoding, section 4.2).
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -548,13 +557,26 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_utf8 = parts.filter(|parameter| !parameter.is_empty()).all(|parameter| {
         parameter.split_once('=').is_some_and(|(name, value)| {
             name.eq_ignore_ascii_case("charset")
-                && value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+                && ["utf-8", "utf8"]
+                    .iter()
+                    .any(|name| value.trim_matches('"').eq_ignore_ascii_case(name))
         })
     });
-    if is_json && is_utf8 && !headers.contains_key(CONTENT_ENCODING) {
+    if !is_json || !is_utf8 {
+        return Err(ApiError::UnsupportedMediaType);
+    }
+    let is_plain = |value: &HeaderValue| {
+        let codings = value.to_str().ok().map(|codings| codings.split(','));
+        codings.is_some_and(|mut codings| {
+            codings.all(|coding| {
+                coding.trim().is_empty() || coding.trim().eq_ignore_ascii_case("identity")
+            })
+        })
+    };
+    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         Ok(())
     } else {
-        Err(ApiError::UnsupportedMediaType)
+        Err(ApiError::EncodedBody)
     }
 }
 

@@ -27,6 +27,7 @@ pub use self::values::listen_address;
 pub use crate::domain::attempt::TrackingOverride;
 use crate::domain::retry::Backoff;
 use crate::domain::webhook::{SigningSecret, WebhookUrl};
+use crate::proxy::{EnvironmentProxy, ProxyRule};
 
 /// A file with every key, its default and what it means.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
@@ -48,6 +49,10 @@ const DEFAULT_DEAD_AFTER: Duration = Duration::from_mins(3);
 const LEASE_MARGIN: Duration = Duration::from_secs(50);
 /// How many bytes of a request a call to the provider gets another second for.
 const CALL_BYTES_PER_SECOND: usize = 512 * KIB;
+
+/// Keys that name a proxy. Their values may hold a password.
+const SES_PROXY: &str = "ses.proxy";
+const WEBHOOKS_PROXY: &str = "webhooks.proxy";
 
 /// SES takes messages up to 40 MB.
 const LARGEST_REQUEST: usize = 40 * MIB;
@@ -96,6 +101,8 @@ pub struct Config {
     pub test: Test,
     /// The provider.
     pub ses: Ses,
+    /// Delivery to webhooks.
+    pub webhooks: Webhooks,
     /// Receiver of alerts, if operators have one.
     pub alerts: Option<Alerts>,
     /// What stores.
@@ -247,8 +254,17 @@ pub struct Ses {
     pub configuration_set: Option<String>,
     /// Whether messages turn open and click tracking off for themselves.
     pub tracking_override: TrackingOverride,
+    /// Proxy of calls to AWS.
+    pub proxy: ProxyRule,
     /// How delivery events arrive.
     pub events: Events,
+}
+
+/// Delivery to webhooks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Webhooks {
+    /// Proxy of calls to endpoints, and to the receiver of alerts.
+    pub proxy: ProxyRule,
 }
 
 /// How delivery events arrive.
@@ -282,9 +298,11 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<(Self, Option<String>), ConfigError> {
-        let (sources, overruled) = sources::merge(path, environment)?;
+        let environment: Vec<_> = environment.collect();
+        let proxy = EnvironmentProxy::find(&environment);
+        let (sources, overruled) = sources::merge(path, environment.into_iter())?;
         let mut reader = Reader::new(sources);
-        let config = Self::read(&mut reader);
+        let config = Self::read(&mut reader, proxy.as_ref());
         reader.finish()?;
         let differs = path.and_then(|path| config.overruled_place(path, &overruled));
         Ok((config, differs))
@@ -306,7 +324,7 @@ impl Config {
         })
     }
 
-    fn read(reader: &mut Reader) -> Self {
+    fn read(reader: &mut Reader, proxy: Option<&EnvironmentProxy>) -> Self {
         let default = Self::default();
         let max_request_bytes = reader.take(
             "max_request_bytes",
@@ -356,7 +374,14 @@ impl Config {
             test: Test {
                 capture: reader.take("test.capture", default.test.capture, values::capture),
             },
-            ses: Ses::read(reader, default.ses),
+            ses: Ses::read(reader, default.ses, proxy),
+            webhooks: Webhooks {
+                proxy: reader.take(
+                    WEBHOOKS_PROXY,
+                    ProxyRule::Direct,
+                    values::proxy(WEBHOOKS_PROXY, proxy),
+                ),
+            },
             alerts: Alerts::read(reader),
             store: StoreConfig::read(reader, &sending, max_request_bytes),
             sending,
@@ -472,7 +497,7 @@ fn read_backoff(reader: &mut Reader, default: Backoff) -> Backoff {
 }
 
 impl Ses {
-    fn read(reader: &mut Reader, default: Self) -> Self {
+    fn read(reader: &mut Reader, default: Self, proxy: Option<&EnvironmentProxy>) -> Self {
         Self {
             region: reader.take("ses.region", default.region, values::region),
             endpoint: reader.take_optional("ses.endpoint", values::url),
@@ -482,6 +507,11 @@ impl Ses {
                 "ses.tracking_override",
                 default.tracking_override,
                 values::tracking_override,
+            ),
+            proxy: reader.take(
+                SES_PROXY,
+                ProxyRule::of_environment(SES_PROXY, proxy),
+                values::proxy(SES_PROXY, proxy),
             ),
             events: Events { queue_url: reader.take_optional("ses.events.queue_url", values::url) },
         }
@@ -579,6 +609,7 @@ impl Default for Config {
             sending: Sending::default(),
             test: Test::default(),
             ses: Ses::default(),
+            webhooks: Webhooks::default(),
             alerts: None,
             store: StoreConfig::Redb,
         }
@@ -609,6 +640,7 @@ impl Default for Ses {
             endpoint: None,
             configuration_set: None,
             tracking_override: TrackingOverride::default(),
+            proxy: ProxyRule::Direct,
             events: Events { queue_url: None },
         }
     }

@@ -20,12 +20,13 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnection, ClientConnections};
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::limits::{Limits, Linger, WhenFull};
+use crate::http::refusal_log::{AnsweredTo, FailureCause, Refusal, RefusalCode, RefusalLog};
 use crate::http::rejection::Rejection;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
@@ -44,6 +45,7 @@ mod head;
 mod http1;
 mod http2;
 pub mod limits;
+pub mod refusal_log;
 pub mod rejection;
 pub mod request_id;
 pub mod tls;
@@ -236,13 +238,15 @@ struct Shared<H> {
     limits: Limits,
     drain: DrainSignal,
     request_ids: RequestIds,
+    refusals: RefusalLog,
     http1: conn::http1::Builder,
 }
 
 impl<H: Handler> Shared<H> {
     fn new(handler: H, limits: Limits, drain: DrainSignal, request_ids: RequestIds) -> Self {
         let http1 = http1::builder(&limits);
-        Self { handler, limits, drain, request_ids, http1 }
+        let refusals = RefusalLog::default();
+        Self { handler, limits, drain, request_ids, refusals, http1 }
     }
 
     /// Has a request of a connection handled, and marks the response with the request's id.
@@ -251,17 +255,41 @@ impl<H: Handler> Shared<H> {
         request: Request<Incoming>,
         connection: &Connection,
     ) -> Response<H::Body> {
-        let id = self.request_ids.next();
-        marked(self.handle(request, id, connection).await, id)
+        let (id, begun) = (self.request_ids.next(), Instant::now());
+        let response = self.handle(request, id, connection).await;
+        self.log(&response, id, begun.elapsed());
+        marked(response, id)
+    }
+
+    /// Writes the line of a response.
+    fn log<B>(&self, response: &Response<B>, request_id: RequestId, took: Duration) {
+        let organisation = response.extensions().get().map(|AnsweredTo(name)| name.as_str());
+        let status = response.status();
+        if let Some(RefusalCode(code)) = response.extensions().get() {
+            let took = Some(took);
+            let cause = response.extensions().get().map(|FailureCause(text)| text.as_str());
+            let refusal = Refusal { request_id, organisation, status, code, cause, took };
+            self.refusals.write(&refusal);
+        } else {
+            let (status, took_ms) = (status.as_u16(), took.as_millis());
+            tracing::debug!(%request_id, organisation, status, took_ms, "answered");
+        }
     }
 
     /// Refuses a request in the handler's stead, and marks the response with the request's id.
     fn refuse(&self, rejection: Rejection) -> Response<H::Body> {
-        let id = self.request_ids.next();
-        let (status, code) = rejection.kind();
-        self.handler.refused(&rejection);
-        tracing::debug!(request_id = %id, status = status.as_u16(), code, "a request was refused");
+        let id = self.refused(&rejection);
         marked(rejection.into_response().map(Into::into), id)
+    }
+
+    /// Notes a request that never came to the handler, and returns its id.
+    fn refused(&self, rejection: &Rejection) -> RequestId {
+        let (request_id, (status, code)) = (self.request_ids.next(), rejection.kind());
+        self.handler.refused(rejection);
+        let refusal =
+            Refusal { request_id, organisation: None, status, code, cause: None, took: None };
+        self.refusals.write(&refusal);
+        request_id
     }
 
     /// Calls the handler; its panic costs this one request.
@@ -313,14 +341,13 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
         });
         return;
     }
-    shared.handler.refused(&Rejection::TooManyConnections);
+    let id = shared.refused(&Rejection::TooManyConnections);
     let max_refusals = match tls {
         None => MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)),
         Some(_) => 0,
     };
     if refusals.len() < max_refusals {
         refusals.spawn(async move {
-            let id = shared.request_ids.next();
             let answer = Rejection::TooManyConnections.to_raw(id, SystemTime::now());
             http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });

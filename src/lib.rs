@@ -7,7 +7,7 @@
 //! 4 edges      main  cli  service  api  smtp  admin  operator  logging
 //! 3 flows      alerts  intake  queue  dispatch  events  providers  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   body_store  store  ses  http  simulator (used by providers, service, cli and tests alone)
-//! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits  tasks  text_buffer
+//! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  pem  proxy  resolver  shared_limits  tasks  text_buffer
 //! ```
 //!
 //! Data flows one way:
@@ -43,7 +43,9 @@ pub mod listing;
 pub mod logging;
 pub mod operator;
 pub mod organisation_counts;
+pub mod pem;
 pub mod providers;
+pub mod proxy;
 pub mod purge_schedule;
 pub mod queue;
 pub mod quota;

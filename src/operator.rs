@@ -177,7 +177,8 @@ impl Operator {
         request: &Request<Incoming>,
     ) -> Result<Response<ResponseBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
-        if !key::is_direct(request.headers(), &self.observer.parts.host_names) {
+        let names = &self.observer.parts.host_names;
+        if !key::is_direct(request.version(), request.headers(), names) {
             return Err(Rejection::ForeignHost);
         }
         let endpoint = Endpoint::of(request.uri().path());
@@ -209,14 +210,11 @@ impl Handler for Operator {
     async fn handle(
         &self,
         request: Request<Incoming>,
-        id: RequestId,
+        _: RequestId,
         _: &Connection,
     ) -> Response<ResponseBody> {
-        self.answer(&request).await.unwrap_or_else(|rejection| {
-            let (status, code) = rejection.kind();
-            tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");
-            rejection.into_response().map(ResponseBody::from)
-        })
+        let answer = self.answer(&request).await;
+        answer.unwrap_or_else(|rejection| rejection.into_response().map(ResponseBody::from))
     }
 }
 

@@ -37,6 +37,7 @@ use crate::operator::Parts;
 use crate::operator::key::PageKey;
 use crate::operator::observer::Observer;
 use crate::providers::Providers;
+use crate::proxy::ProxyRule;
 use crate::queue::MessageQueue;
 use crate::quota;
 use crate::ses::credentials::Credentials;
@@ -182,7 +183,7 @@ impl Service {
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let simulated = dispatcher.provider().simulated();
         let events = process_events(&mut background, &store, &queue, &clock, simulated);
-        let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
+        let webhooks = Arc::new(Webhooks::new(&store, &clock, &config.webhooks.proxy));
         let alerts = alert(&mut background, config, &store, &clock)?;
         let (key, page) = PageKey::for_listener(listeners.operators.1)?;
         let bodies_kept = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
@@ -216,7 +217,8 @@ impl Service {
             tls: listeners.tls.clone(),
             catcher: OnceLock::new(),
         };
-        let (observer, admin) = administration_of(&store, &clock, &ses, parts, facts);
+        let (observer, admin) =
+            administration_of(&store, &clock, &ses, parts, facts, &config.webhooks.proxy);
         answer_others(&mut background, &admin);
         api.cancel_by(Arc::new(MessageCanceller(Arc::clone(&admin))));
         let administration = Administration::start(socket, &admin)?;
@@ -314,6 +316,17 @@ impl Service {
 
     fn observer(&self) -> Arc<Observer> {
         Arc::clone(&self.operators.observer)
+    }
+
+    /// Logs which proxies are used, if any could be.
+    fn tell_of_proxies(&self) {
+        if self.config.ses.proxy != ProxyRule::Direct {
+            info!("{}", self.changeable.ses.route());
+        }
+        match &self.config.webhooks.proxy {
+            ProxyRule::Direct => {}
+            rule => info!("webhooks and alerts go through {rule}"),
+        }
     }
 
     /// What shows whether the service is alive.
@@ -552,6 +565,7 @@ pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptio
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),
         configuration_set: config.ses.configuration_set.clone(),
         tracking_override: config.ses.tracking_override,
+        proxy: config.ses.proxy.clone(),
         request_timeout: config.sending.request_timeout,
         connect_timeout: CONNECT_TIMEOUT.min(config.sending.request_timeout),
         credentials,
@@ -586,11 +600,12 @@ fn administration_of(
     ses: &SesClient,
     parts: Parts,
     facts: ServiceFacts,
+    webhooks_proxy: &ProxyRule,
 ) -> (Arc<Observer>, Arc<Admin>) {
     let observer = Arc::new(Observer::new(parts));
     let live = Arc::<Observer>::clone(&observer);
     let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
-    (observer, Arc::new(admin))
+    (observer, Arc::new(admin.calling_webhooks_by(webhooks_proxy.clone())))
 }
 
 /// The limits of the client listeners, and their connections.

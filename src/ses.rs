@@ -13,6 +13,7 @@ use reqwest::Url;
 
 use crate::clock::Clock;
 use crate::domain::attempt::TrackingOverride;
+use crate::proxy::{ProxyRule, UnusableProxy};
 use crate::ses::call::CallSpacing;
 use crate::ses::endpoint::Endpoints;
 use crate::ses::transport::Transport;
@@ -57,6 +58,8 @@ pub struct SesOptions {
     pub request_timeout: Duration,
     /// The longest that connecting may take, TLS included.
     pub connect_timeout: Duration,
+    /// The proxy of calls to SES, SNS, SQS and STS.
+    pub proxy: ProxyRule,
     /// The source of the AWS credentials.
     pub credentials: credentials::Credentials,
 }
@@ -73,11 +76,12 @@ pub enum SesError {
     /// The HTTP client could not be built; most often the system's root certificates are missing.
     #[error("the HTTP client for SES could not be built")]
     Client(#[source] reqwest::Error),
+    /// The proxy of the environment is not one that can be asked.
+    #[error(transparent)]
+    Proxy(#[from] UnusableProxy),
 }
 
 /// A client of SES. Clones are cheap and share connections, credentials and limits.
-///
-/// It goes to SES directly: the `HTTP_PROXY` family of variables has no effect on it.
 #[derive(Clone)]
 pub struct SesClient {
     inner: Arc<Inner>,
@@ -108,7 +112,7 @@ impl SesClient {
     pub fn new(options: SesOptions, clock: Clock) -> Result<Self, SesError> {
         let endpoints = Endpoints::new(&options)?;
         let outbound_emails = joined(endpoints.ses(), "/v2/email/outbound-emails")?;
-        let transport = Transport::new(&options, clock).map_err(SesError::Client)?;
+        let transport = Transport::new(&options, clock)?;
         let configuration_set = options.configuration_set;
         let spacing = CallSpacing::default();
         let inner = Inner {
@@ -137,6 +141,27 @@ impl SesClient {
     /// Returns how far AWS's clock is from ours, as its last answer told.
     pub fn clock_skew(&self) -> Option<Skew> {
         self.inner.transport.skew()
+    }
+
+    /// Returns how calls to AWS leave this machine.
+    pub fn route(&self) -> String {
+        let (proxy, endpoints) = (self.inner.transport.proxy(), &self.inner.endpoints);
+        let (ses, others) = (endpoints.ses(), ["sqs", "sns", "sts"]);
+        let others = others.map(|service| endpoints.of(service, self.region()));
+        let (through, directly): (Vec<_>, Vec<_>) = std::iter::once(ses.to_owned())
+            .chain(others)
+            .partition(|url| proxy.proxy_for(url).is_some());
+        match (through.first(), directly.first()) {
+            (None, _) => {
+                let exception = proxy.exception_for(ses).map(|why| format!("; {why}"));
+                format!("calls to AWS go directly{}", exception.unwrap_or_default())
+            }
+            (Some(url), excepted) => {
+                let proxy = proxy.proxy_for(url).unwrap_or_default();
+                let excepted = excepted.map(|_| format!(", but those to {}", directly.join(", ")));
+                format!("calls to AWS go through {proxy}{}", excepted.unwrap_or_default())
+            }
+        }
     }
 
     /// The configuration set that every message names.

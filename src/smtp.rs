@@ -18,6 +18,7 @@ use crate::http::body::BodyReader;
 use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnections};
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::limits::Limits;
+use crate::http::refusal_log::RefusalLog;
 use crate::http::request_id::RequestIds;
 use crate::http::tls::Tls;
 use crate::http::{ACCEPT_BACKOFF, Drained, is_of_one_connection, note_end};
@@ -88,6 +89,7 @@ struct Shared {
     /// Connections of clients that have authenticated.
     connections: Budget<OrganisationId>,
     ids: RequestIds,
+    refusals: RefusalLog,
 }
 
 impl Smtp {
@@ -117,6 +119,7 @@ impl Smtp {
                 .unwrap_or_else(|| ClientConnections::new(limits.max_connections, Vec::new())),
             connections: budgets.connections.clone(),
             ids: RequestIds::new()?,
+            refusals: RefusalLog::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

@@ -17,6 +17,7 @@ use tracing::{error, warn};
 use crate::clock::Clock;
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookId, WebhookUrl};
+use crate::proxy::ProxyRule;
 use crate::store::Store;
 use crate::tasks::Task;
 
@@ -53,6 +54,7 @@ const TEST_TYPE: &str = "email.test";
 pub struct Webhooks {
     store: Store,
     clock: Clock,
+    proxy: ProxyRule,
     /// Made for the first endpoint, because it reads the system's root certificates.
     client: Mutex<Option<SharedClient>>,
     memory: DeliveryMemory,
@@ -88,9 +90,13 @@ pub struct OperatorReceiver {
 }
 
 impl OperatorReceiver {
-    /// A receiver at this URL, whose posts this secret signs.
-    pub fn new(url: &WebhookUrl, secret: SigningSecret) -> Result<Self, BadEndpoint> {
-        Ok(Self { sender: Sender::new(url, None, &SharedClient::new()?)?, secret })
+    /// A receiver at this URL, called by this rule, whose posts this secret signs.
+    pub fn new(
+        url: &WebhookUrl,
+        secret: SigningSecret,
+        proxy: &ProxyRule,
+    ) -> Result<Self, BadEndpoint> {
+        Ok(Self { sender: Sender::new(url, None, &SharedClient::new(proxy)?)?, secret })
     }
 
     /// Posts something once, and waits for the answer.
@@ -116,10 +122,11 @@ struct TestEvent<'a> {
 struct TestData {}
 
 impl Webhooks {
-    /// Webhooks of the endpoints that `store` has.
-    pub fn new(store: Store, clock: Clock) -> Self {
-        let memory = DeliveryMemory::new();
-        Self { store, clock, client: Mutex::default(), memory, statuses: Mutex::default() }
+    /// Webhooks of the endpoints that `store` has, called by this rule.
+    pub fn new(store: &Store, clock: &Clock, proxy: &ProxyRule) -> Self {
+        let (store, clock, proxy) = (store.clone(), clock.clone(), proxy.clone());
+        let (client, memory) = (Mutex::default(), DeliveryMemory::new());
+        Self { store, clock, proxy, client, memory, statuses: Mutex::default() }
     }
 
     /// How the deliveries to an endpoint go; nothing is known before its task has begun.
@@ -148,7 +155,7 @@ impl Webhooks {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         let client = match &mut *client {
             Some(client) => client,
-            none => none.insert(SharedClient::new()?),
+            none => none.insert(SharedClient::new(&self.proxy)?),
         };
         Sender::new(&webhook.url, webhook.authority.as_deref(), client)
     }
@@ -248,15 +255,18 @@ impl Webhooks {
 /// Checks that an endpoint can be called: its URL, and the certificates that its own is checked
 /// against.
 pub fn check(url: &WebhookUrl, authority: Option<&str>) -> Result<(), BadEndpoint> {
-    Sender::new(url, authority, &SharedClient::new()?).map(|_| ())
+    Sender::new(url, authority, &SharedClient::new(&ProxyRule::Direct)?).map(|_| ())
 }
 
 /// Asks an endpoint whether it is there, without an event: any answer will do. Returns the answer,
-/// or why there is none.
-pub async fn reach(webhook: &Webhook) -> Result<Result<u16, String>, BadEndpoint> {
-    let client = SharedClient::new()?;
+/// or why there is none, and the proxy that was asked.
+pub async fn reach(
+    webhook: &Webhook,
+    proxy: &ProxyRule,
+) -> Result<(Result<u16, String>, Option<String>), BadEndpoint> {
+    let client = SharedClient::new(proxy)?;
     let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
-    Ok(sender.reach().await)
+    Ok((sender.reach().await, sender.proxy()))
 }
 
 /// Sends one event about no message to an endpoint of an organisation of this kind, whatever the
@@ -265,8 +275,9 @@ pub async fn test(
     webhook: &Webhook,
     kind: OrganisationKind,
     clock: &Clock,
+    proxy: &ProxyRule,
 ) -> Result<TestAnswer, BadEndpoint> {
-    let client = SharedClient::new()?;
+    let client = SharedClient::new(proxy)?;
     let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
     let now = clock.machine_time();
     let id = format!("evt_test_{:016x}", fastrand::u64(..));

@@ -27,14 +27,14 @@ const CLOSED: [(&str, &[&str]); 9] = [
 const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["admin", "cli"]),
     ("redb", &["store"]),
-    ("reqwest", &["resolver", "ses", "webhooks"]),
+    ("reqwest", &["proxy", "resolver", "ses", "webhooks"]),
     ("simulator", &["cli", "providers", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];
 
 /// Files that spawn what is no background task, and what that is.
-const SPAWNS: [(&str, &str); 20] = [
+const SPAWNS: [(&str, &str); 21] = [
     ("src/admin/backup.rs", "a backup, which ends with its body"),
     ("src/admin/client.rs", "a command's connection"),
     ("src/admin/restart.rs", "a program"),
@@ -46,6 +46,7 @@ const SPAWNS: [(&str, &str); 20] = [
     ("src/events/poll.rs", "a batch of events"),
     ("src/http.rs", "a connection"),
     ("src/http/http2.rs", "a request"),
+    ("src/http/refusal_log.rs", "a line of the log, once its second is over"),
     ("src/resolver.rs", "a look-up"),
     ("src/simulator.rs", "the simulator"),
     ("src/simulator/server.rs", "a connection of the simulator"),

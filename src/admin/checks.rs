@@ -151,7 +151,12 @@ impl<'a> Examiner<'a> {
             }
             Err(error) => unanswered(ABOUT, "sts:GetCallerIdentity", &error),
         };
-        vec![caller, self.clock()]
+        vec![self.route(), caller, self.clock()]
+    }
+
+    /// How calls leave this machine.
+    fn route(&self) -> Finding {
+        Finding::ok("proxy", self.ses.route())
     }
 
     /// Judged by the last answer's date, so to be asked after some call.
@@ -196,7 +201,9 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
              profile, container, web identity or instance metadata",
         ),
         CallError::Unreachable(_) => {
-            Finding::not_ok(about, message, "check the network, ses.region and ses.endpoint")
+            let advice = "check the network, ses.region, ses.endpoint and, if only a proxy gets out, \
+                          ses.proxy";
+            Finding::not_ok(about, message, advice)
         }
         CallError::Refused { status: 401 | 403, name, .. } => {
             let advice = refused(name.as_deref(), action);

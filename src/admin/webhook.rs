@@ -145,13 +145,16 @@ pub struct WebhookReached {
     /// Status of its answer to a HEAD request, if there was one.
     pub status: Option<u16>,
     pub reason: Option<String>,
+    /// The proxy that it was asked through.
+    #[serde(default)]
+    pub proxy: Option<String>,
 }
 
 pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookReached, Refusal> {
     let webhook = admin.webhook(call.id)?;
-    let reached = webhooks::reach(&webhook).await;
-    let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
-    Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+    let reached = webhooks::reach(&webhook, &admin.webhooks_proxy).await;
+    let (answer, proxy) = reached.unwrap_or_else(|error| (Err(error.to_string()), None));
+    Ok(WebhookReached { status: answer.as_ref().ok().copied(), reason: answer.err(), proxy })
 }
 
 pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret, Refusal> {
@@ -215,7 +218,7 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
 pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
     let webhook = admin.webhook(call.id)?;
     let kind = admin.store.shown_kind(webhook.organisation);
-    let answer = webhooks::test(&webhook, kind, &admin.clock).await;
+    let answer = webhooks::test(&webhook, kind, &admin.clock, &admin.webhooks_proxy).await;
     let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
     let mut body = answer.body;
     body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));

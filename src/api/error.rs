@@ -71,6 +71,8 @@ pub enum ApiError {
     },
     /// A POST whose content type is not JSON.
     UnsupportedMediaType,
+    /// A POST whose body is compressed.
+    EncodedBody,
     /// A field is missing, unknown, of the wrong type, or breaks a rule.
     Validation(FieldError),
     /// The tag is not `transactional`.
@@ -126,7 +128,7 @@ impl ApiError {
         match self {
             Self::Rejected(rejection) => rejection.kind(),
             Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "InvalidJson"),
-            Self::UnsupportedMediaType => {
+            Self::UnsupportedMediaType | Self::EncodedBody => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
             Self::Validation(_) => (StatusCode::UNPROCESSABLE_ENTITY, "ValidationError"),
@@ -165,6 +167,7 @@ impl ApiError {
             Self::Rejected(_)
             | Self::InvalidJson { .. }
             | Self::UnsupportedMediaType
+            | Self::EncodedBody
             | Self::MissingScope(_)
             | Self::QuotaExceeded(_)
             | Self::NoMessage
@@ -184,6 +187,10 @@ impl ApiError {
             Self::InvalidJson { message } => (Cow::Borrowed(message), None, None),
             Self::UnsupportedMediaType => {
                 ("the Content-Type must be application/json, in UTF-8".into(), None, None)
+            }
+            Self::EncodedBody => {
+                let message = "the Content-Encoding must be identity; send the body uncompressed";
+                (message.into(), None, None)
             }
             Self::Validation(FieldError { field: None, rule }) => (Cow::Borrowed(rule), None, None),
             Self::Validation(FieldError { field: Some(field), rule }) => {

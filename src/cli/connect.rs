@@ -209,6 +209,7 @@ impl NoService {
 
     /// Opens the data file. That its lock is free is the proof that no service runs.
     async fn open_file(self, format: Format, service: String) -> Result<Session, CliError> {
+        let proxy = self.config.webhooks.proxy.clone();
         let (socket, directory) = self.directory()?;
         let admin = open_directory(&directory).await.map_err(|error| match error {
             CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
@@ -220,7 +221,8 @@ impl NoService {
                 format!("no service runs; working on {}", directory.join(FILE_NAME).display());
             let _ = writeln!(io::stderr(), "pillarbox: {note}");
         }
-        let (backend, data_dir) = (Backend::File(Box::new(admin)), Some(directory));
+        let admin = Box::new(admin.calling_webhooks_by(proxy));
+        let (backend, data_dir) = (Backend::File(admin), Some(directory));
         Ok(Session { backend, format, data_dir, service })
     }
 }

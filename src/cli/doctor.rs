@@ -95,7 +95,7 @@ impl Doctor {
         }
         if let Some(configured) = &config.alerts {
             let service = asker.as_ref().and_then(Asker::service);
-            report.add(alerts::test(configured, service).await);
+            report.add(alerts::test(configured, &config.webhooks.proxy, service).await);
         }
         if self.send {
             match asker {
@@ -121,7 +121,8 @@ fn own(config: &Config, report: &mut Report) -> Option<Asker> {
     match SesClient::new(options, Clock::system()) {
         Ok(ses) => Some(Asker::Own(ses)),
         Err(error) => {
-            let advice = "correct ses.region and ses.endpoint, or install the root certificates";
+            let advice =
+                "correct ses.region, ses.endpoint and ses.proxy, or install the root certificates";
             report.add(Finding::not_ok("SES", error.to_string(), advice));
             None
         }
@@ -143,7 +144,9 @@ async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
         let reached = client.call(&WebhookReach { id }).await?;
         findings.push(match (reached.status, reached.reason) {
             (Some(status), _) => {
-                Finding::ok(about, format!("{url} answers (status {status} to HEAD)"))
+                let through = reached.proxy.map(|proxy| format!(", through {proxy}"));
+                let through = through.unwrap_or_default();
+                Finding::ok(about, format!("{url} answers (status {status} to HEAD){through}"))
             }
             (None, reason) => {
                 let message = format!("{url} does not answer: {}", reason.unwrap_or_default());

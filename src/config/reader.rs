@@ -9,6 +9,7 @@ use config::ValueKind;
 
 use crate::config::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
 use crate::config::sources::{Given, KEYS, Sources};
+use crate::config::{SES_PROXY, WEBHOOKS_PROXY};
 
 /// The merged layers, being read.
 #[derive(Debug)]
@@ -46,7 +47,12 @@ impl Reader {
         parse(given)
             .map_err(|allowed| {
                 let origin = given.origin.clone();
-                self.problems.push(Problem::BadValue { key, given: shown(given), origin, allowed });
+                self.problems.push(Problem::BadValue {
+                    key,
+                    given: shown(key, given),
+                    origin,
+                    allowed,
+                });
             })
             .ok()
     }
@@ -64,7 +70,7 @@ impl Reader {
         let values = keys
             .iter()
             .map(|&key| match self.values.get(key) {
-                Some(given) => (key, Some(shown(given)), given.origin.clone()),
+                Some(given) => (key, Some(shown(key, given)), given.origin.clone()),
                 None => (key, None, Origin::Default),
             })
             .collect();
@@ -80,9 +86,13 @@ impl Reader {
     }
 }
 
-/// A value as it was written. The user part of a URL may be a password, and is not shown.
-fn shown(given: &Given) -> String {
+/// A value as it was written. The user part of a URL may be a password, and is not shown, nor is what
+/// may have been meant for one.
+fn shown(key: &str, given: &Given) -> String {
     match &given.value {
+        ValueKind::String(_) if [SES_PROXY, WEBHOOKS_PROXY].contains(&key) => {
+            "a text that is not shown, because it may hold a password".to_owned()
+        }
         ValueKind::Nil => "nothing".to_owned(),
         ValueKind::Boolean(value) => value.to_string(),
         ValueKind::I64(value) => value.to_string(),

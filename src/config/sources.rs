@@ -3,6 +3,7 @@
 //! Knows the names of all keys, and nothing of what their values mean.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::config::error::{ConfigError, Origin, Problem};
 use crate::domain::likely::likely;
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 41] = [
+pub(super) const KEYS: [&str; 43] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -42,7 +43,9 @@ pub(super) const KEYS: [&str; 41] = [
     "ses.endpoint",
     "ses.configuration_set",
     "ses.tracking_override",
+    "ses.proxy",
     "ses.events.queue_url",
+    "webhooks.proxy",
     "alerts.url",
     "alerts.secret_file",
     "store.engine",
@@ -62,13 +65,14 @@ const REMOVED: [(&str, &str); 2] =
 const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
                              ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "tls",
     "smtp",
     "sending",
     "test",
     "ses",
     "ses.events",
+    "webhooks",
     "alerts",
     "store",
     "store.postgres",
@@ -153,11 +157,31 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, ConfigError> {
     let text = fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     File::from_str(&text, FileFormat::Toml).collect().map_err(|error| {
-        let source = match error {
+        let source: Box<dyn Error + Send + Sync> = match error {
             config::ConfigError::FileParse { cause, .. } => cause,
             other => other.into(),
         };
+        // The error shows the line, in which a proxy's password may be.
+        let source = match without_users(&source.to_string()) {
+            Some(text) => text.into(),
+            None => source,
+        };
         ConfigError::Syntax { path: path.to_owned(), source }
+    })
+}
+
+/// A text without the values of proxies and the users of URLs; `None` if there are none in it.
+fn without_users(text: &str) -> Option<String> {
+    let cut = |line: &str| match (line.find("://"), line.rfind('@'), line.find('=')) {
+        (Some(start), Some(end), _) if start < end => {
+            Some(format!("{}://...{}", &line[..start], &line[end..]))
+        }
+        (.., Some(end)) if line[..end].contains("proxy") => Some(format!("{}= ...", &line[..end])),
+        _ => None,
+    };
+    text.lines().any(|line| cut(line).is_some()).then(|| {
+        let lines = text.lines().map(|line| cut(line).unwrap_or_else(|| line.to_owned()));
+        lines.collect::<Vec<_>>().join("\n")
     })
 }
 

@@ -17,6 +17,7 @@ use crate::config::error::Origin;
 use crate::config::sources::Given;
 use crate::config::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
 use crate::domain::webhook::{SigningSecret, WebhookUrl};
+use crate::proxy::{EnvironmentProxy, ProxyRule, ProxyServer};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
@@ -226,8 +227,9 @@ pub(super) fn signing_secret(given: &Given) -> Result<SigningSecret, String> {
     let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
     let allowed = "the path of a file with a secret";
     read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
-    // What the file has is not shown.
-    SigningSecret::parse(text.trim()).map_err(|rule| format!("{allowed}; {rule}"))
+    // What the file has is not shown. Some editors put a mark before it.
+    SigningSecret::parse(text.trim_start_matches('\u{feff}').trim())
+        .map_err(|rule| format!("{allowed}; {rule}"))
 }
 
 /// A path that a Unix socket can have.
@@ -243,6 +245,24 @@ pub(super) fn url(given: &Given) -> Result<Uri, String> {
     given.text().and_then(parse_url).ok_or_else(|| {
         "an http or https URL with a host, and without user, query and fragment".to_owned()
     })
+}
+
+/// Proxy of calls for which this key says it.
+pub(super) fn proxy(
+    key: &'static str,
+    environment: Option<&EnvironmentProxy>,
+) -> impl FnOnce(&Given) -> Result<ProxyRule, String> {
+    move |given| match given.text() {
+        Some("none") => Ok(ProxyRule::Direct),
+        Some("environment") => Ok(ProxyRule::of_environment(key, environment)),
+        text => match ProxyServer::parse(text.unwrap_or_default()) {
+            Ok(server) => Ok(ProxyRule::All { key, server }),
+            Err(rule) => Err(format!(
+                "a URL such as \"http://user:password@proxy.example.com:3128\", \"environment\" for \
+                 HTTPS_PROXY and NO_PROXY, or \"none\"; {rule}"
+            )),
+        },
+    }
 }
 
 fn parse_url(text: &str) -> Option<Uri> {

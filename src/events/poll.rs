@@ -235,6 +235,7 @@ mod tests {
     use crate::config::TrackingOverride;
     use crate::domain::time::Timestamp;
     use crate::events::metrics::DocumentType;
+    use crate::proxy::ProxyRule;
     use crate::queue::MessageQueue;
     use crate::ses::credentials::Credentials;
     use crate::ses::{SesClient, SesOptions};
@@ -293,6 +294,7 @@ mod tests {
             tracking_override: TrackingOverride::Always,
             request_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
+            proxy: ProxyRule::Direct,
             credentials: Credentials::fixed("AKIDEXAMPLE", SecretString::from("secret")),
         };
         let ses = SesClient::new(options, Clock::manual(NOW)).unwrap();

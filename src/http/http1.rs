@@ -148,10 +148,7 @@ where
         return;
     }
     let raw = answer.map(|rejection| {
-        let id = shared.request_ids.next();
-        let (status, code) = rejection.kind();
-        shared.handler.refused(&rejection);
-        tracing::debug!(request_id = %id, status = status.as_u16(), code, "a request was refused");
+        let id = shared.refused(&rejection);
         rejection.to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();

@@ -15,6 +15,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::{Serialize, Serializer};
 
+use crate::http::refusal_log::RefusalCode;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId};
 use crate::shared_limits::Exhausted;
 
@@ -267,6 +268,7 @@ impl ErrorAnswer<'_> {
     pub fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(Bytes::from(self.body())));
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(RefusalCode(self.code));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.extend(self.header);

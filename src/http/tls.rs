@@ -3,20 +3,22 @@
 //! HTTP/2 where the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
 //! of its own. Knows nothing of requests.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ServerSessionMemoryCache;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{InconsistentKeys, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::domain::time::Timestamp;
+use crate::pem;
 
-use validity::Validity;
+use validity::{Validity, Version};
 
 mod validity;
 
@@ -53,16 +55,16 @@ pub enum TlsError {
         /// Its path.
         path: PathBuf,
         /// The reason.
-        reason: &'static str,
+        reason: String,
     },
-    /// The two do not go together, or are of a kind that is not known.
-    #[error("the certificate {} and the key {} cannot be used together: {source}",
+    /// The two do not go together.
+    #[error("the certificate {} and the key {} cannot be used together: {reason}",
         files.certificate.display(), files.key.display())]
     Pair {
         /// Both.
         files: TlsFiles,
         /// The reason.
-        source: rustls::Error,
+        reason: &'static str,
     },
 }
 
@@ -214,13 +216,15 @@ fn current(files: &TlsFiles) -> Result<Current, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = key(&files.key)?;
     let validity = chain.first().and_then(|leaf| Validity::of(leaf));
-    let failed = |source| TlsError::Pair { files: files.clone(), source };
+    let failed = |error: rustls::Error| TlsError::Certificate {
+        path: files.certificate.clone(),
+        reason: error.to_string(),
+    };
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(failed)?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(failed)?;
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified(files, chain, &key)?)));
     let acceptor = |protocols: &[&[u8]]| {
         let mut config = config.clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
@@ -233,30 +237,63 @@ fn current(files: &TlsFiles) -> Result<Current, TlsError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |reason| TlsError::Certificate { path: path.to_owned(), reason };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(error.to_string()))?;
-    if chain.is_empty() {
-        return Err(failed("there is no certificate in it, as PEM".to_owned()));
-    }
-    Ok(chain)
+    let read =
+        fs::read(path).map_err(|error| unread(&error)).and_then(|file| pem::certificates(&file));
+    read.map_err(|reason| TlsError::Certificate { path: path.to_owned(), reason })
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| {
-        let reason = match error {
-            pem::Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
-                "there is no such file"
-            }
-            pem::Error::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                "the service's user may not read it"
-            }
-            pem::Error::Io(_) => "it cannot be read",
-            _ => "there is no private key in it, as PEM and without a password",
-        };
-        TlsError::Key { path: path.to_owned(), reason }
-    })
+    let read =
+        fs::read(path).map_err(|error| unread(&error)).and_then(|file| pem::private_key(&file));
+    read.map_err(|reason| TlsError::Key { path: path.to_owned(), reason })
+}
+
+fn unread(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "the service's user may not read it".to_owned(),
+        _ => format!("it cannot be read: {error}"),
+    }
+}
+
+/// Puts a certificate, followed by those of its issuers, and its key together.
+fn certified(
+    files: &TlsFiles,
+    chain: Vec<CertificateDer<'static>>,
+    key: &PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, TlsError> {
+    let signing = ring::sign::any_supported_type(key).map_err(|_| TlsError::Key {
+        path: files.key.clone(),
+        reason: pem::unsupported_key(key),
+    })?;
+    let others = chain.get(1..).unwrap_or_default().to_vec();
+    let certified = CertifiedKey::new(chain, signing);
+    let reason = match certified.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+            return Ok(certified);
+        }
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            let is_its = |other: &CertificateDer<'static>| {
+                let alone = CertifiedKey::new(vec![other.clone()], Arc::clone(&certified.key));
+                alone.keys_match().is_ok()
+            };
+            return Err(TlsError::Pair {
+                files: files.clone(),
+                reason: if others.iter().any(is_its) {
+                    "the key belongs to a later certificate of the file; put that one first"
+                } else {
+                    "the key belongs to another certificate"
+                },
+            });
+        }
+        Err(_) if Version::of(&certified.cert[0]) == Some(Version::Old) => {
+            "it is an X.509 certificate of version 1 or 2, which clients refuse; make one of version \
+             3 with the host's name as subjectAltName"
+                .to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(TlsError::Certificate { path: files.certificate.clone(), reason })
 }
 
 #[cfg(test)]

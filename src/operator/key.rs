@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, Uri, Version};
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -75,8 +75,12 @@ pub fn reached(listener: SocketAddr) -> SocketAddr {
 }
 
 /// Whether a request names this machine by number, as `localhost` or by one of these names. A page
-/// of somebody else's whose name was pointed here (DNS rebinding) names itself.
-pub(super) fn is_direct(headers: &HeaderMap, names: &[String]) -> bool {
+/// of somebody else's whose name was pointed here (DNS rebinding) names itself. A request of HTTP/1.0
+/// without Host, as some probes send it, is no browser's.
+pub(super) fn is_direct(version: Version, headers: &HeaderMap, names: &[String]) -> bool {
+    if version < Version::HTTP_11 && !headers.contains_key(HOST) {
+        return true;
+    }
     let mut values = headers.get_all(HOST).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
     let host = value.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
@@ -121,16 +125,21 @@ mod tests {
     #[test]
     fn a_name_that_somebody_can_point_here_is_not_direct() {
         for host in ["127.0.0.1:8026", "localhost", "LOCALHOST:1", "[::1]:8026", "10.0.0.7"] {
-            assert!(is_direct(&headers(HOST, host), &[]), "{host}");
+            assert!(is_direct(Version::HTTP_11, &headers(HOST, host), &[]), "{host}");
         }
         for host in ["evil.example", "127.0.0.1.evil.example:8026", "localhost.evil.example", ""] {
-            assert!(!is_direct(&headers(HOST, host), &[]), "{host}");
+            for version in [Version::HTTP_10, Version::HTTP_11] {
+                assert!(!is_direct(version, &headers(HOST, host), &[]), "{host}");
+            }
         }
+        assert!(is_direct(Version::HTTP_10, &HeaderMap::new(), &[]));
+        assert!(!is_direct(Version::HTTP_11, &HeaderMap::new(), &[]));
     }
 
     #[test]
     fn a_name_that_the_operator_has_given_is_direct() {
-        let is_direct = |host| is_direct(&headers(HOST, host), &["pillarbox".to_owned()]);
+        let names = ["pillarbox".to_owned()];
+        let is_direct = |host| is_direct(Version::HTTP_11, &headers(HOST, host), &names);
         assert!(is_direct("pillarbox:8026") && is_direct("Pillarbox") && is_direct("127.0.0.1"));
         for host in ["pillarbox.evil.example:8026", "evil.example", "xpillarbox", "pillarbox@evil"]
         {

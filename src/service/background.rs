@@ -240,7 +240,7 @@ pub(super) fn alert(
     };
     let alerts = Arc::new(Alerts::new(store.clone(), clock.clone(), node));
     let receiver = config.alerts.as_ref().map(|alerts| (&alerts.url, &alerts.secret));
-    alerts.set_receiver(receiver).map_err(ServiceError::Alerts)?;
+    alerts.set_receiver(receiver, &config.webhooks.proxy).map_err(ServiceError::Alerts)?;
     let running = Arc::clone(&alerts);
     tasks.spawn(Task::Alerts.again(move || Arc::clone(&running).run()));
     Ok(alerts)

@@ -81,7 +81,7 @@ impl Service {
             return;
         }
         let receiver = new.alerts.as_ref().map(|alerts| (&alerts.url, &alerts.secret));
-        match self.changeable.alerts.set_receiver(receiver) {
+        match self.changeable.alerts.set_receiver(receiver, &self.config.webhooks.proxy) {
             Ok(()) => self.config.alerts.clone_from(&new.alerts),
             Err(error) => {
                 error!(%error, "alerts go to the receiver before until this is put right");
@@ -110,7 +110,9 @@ impl Service {
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),
             ("ses.tracking_override", old.ses.tracking_override != new.ses.tracking_override),
+            ("ses.proxy", old.ses.proxy != new.ses.proxy),
             ("ses.events", old.ses.events != new.ses.events),
+            ("webhooks.proxy", old.webhooks.proxy != new.webhooks.proxy),
             ("store", old.store != new.store),
         ]
         .into_iter()

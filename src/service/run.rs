@@ -57,6 +57,7 @@ pub async fn serve(
             return Ok(Ended::Stopped(0));
         }
     };
+    service.tell_of_proxies();
     tracing::info!("operators look at {}", service.operator_address());
     for address in service.smtp_addresses() {
         tracing::info!("SMTP submission at {address}");

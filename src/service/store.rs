@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use secrecy::SecretString;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
+use crate::pem;
 use crate::service::ServiceError;
 use crate::service::bodies::{Bodies, FoundArenas};
 use crate::service::inherited::LeftArena;
@@ -114,7 +113,8 @@ pub(crate) fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, Ser
         what: "cannot read store.postgres.password_file",
         source,
     })?;
-    let password = password.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
+    let password = password
+        .map(|bytes| String::from_utf8_lossy(&pem::without_marks(&bytes)).trim_end().to_owned());
     let authorities = postgres.ca_file.as_ref().map(|path| authorities(path)).transpose();
     let authorities = authorities.map_err(|source| ServiceError::System {
         what: "cannot read store.postgres.ca_file",
@@ -163,8 +163,8 @@ fn node_directory(path: &Path) -> io::Result<(File, [u8; 16])> {
 /// Reads certificates as PEM.
 fn authorities(path: &Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
-        roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+    for certificate in pem::certificates(&fs::read(path)?).map_err(io::Error::other)? {
+        roots.add(certificate).map_err(io::Error::other)?;
     }
     Ok(roots)
 }

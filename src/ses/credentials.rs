@@ -2,16 +2,19 @@
 //!
 //! Knows nothing of the calls that they sign. No secret shows in a `Debug` or an error.
 //!
-//! The chain is environment, shared profile (with roles to assume), web identity, container and
-//! instance metadata v2. A profile's `credential_process`, `sso_…` and `login_session` are not
-//! supported: a service has nobody to log in, and should start no programs.
+//! The chain is environment, shared profile (with roles to assume and `credential_process`), web
+//! identity, container and instance metadata v2. A profile's `sso_…` and `login_session` are not
+//! supported: a service has nobody to log in.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_config::Region;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::provider_config::ProviderConfig;
+use aws_credential_types::Credentials as Keys;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::http::{
@@ -22,12 +25,14 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use bytes::Bytes;
+use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::OnceCell;
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
 use crate::error_chain::{error_chain, without_full_stop};
+use crate::proxy::ProxyRule;
 use crate::ses::error::{LoadError, redact};
 use crate::ses::request::{MAX_ANSWER_BYTES, read_bounded};
 
@@ -41,6 +46,8 @@ const RENEWAL_JITTER: Duration = Duration::from_mins(1);
 const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for which a failure to find any is the answer, so that a full queue does not ask in step.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// The most of an error that is told.
+const MAX_REASON_CHARS: usize = 500;
 /// The time limit of a call whose provider sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -69,14 +76,25 @@ impl Credentials {
 /// Credentials that are loaded at first use, by one caller for all, and renewed before they end.
 #[derive(Debug)]
 pub(super) struct CredentialCache {
-    loader: Loader,
+    loader: Arc<Loader>,
     clock: Clock,
     current: Mutex<Arc<Slot>>,
+    unfinished: Mutex<Option<Load>>,
+}
+
+/// Load that took longer than its caller waited. The next caller waits for it, and begins no other:
+/// a program that hangs runs once, and not once a call.
+struct Load(Pin<Box<dyn Future<Output = Result<Keys, LoadError>> + Send>>);
+
+impl fmt::Debug for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Load(..)")
+    }
 }
 
 #[derive(Debug)]
 enum Loader {
-    Fixed(aws_credential_types::Credentials),
+    Fixed(Keys),
     Aws {
         region: Region,
         connector: Connector,
@@ -89,13 +107,13 @@ enum Loader {
 #[derive(Debug, Default)]
 struct Slot {
     /// The credentials before: still good for a while where a renewal fails.
-    previous: Option<aws_credential_types::Credentials>,
+    previous: Option<Keys>,
     loaded: OnceCell<Loaded>,
 }
 
 #[derive(Debug)]
 struct Loaded {
-    outcome: Result<aws_credential_types::Credentials, LoadError>,
+    outcome: Result<Keys, LoadError>,
     since: Timestamp,
     /// The time to load again; `None` for never.
     renew_at: Option<Timestamp>,
@@ -105,29 +123,29 @@ impl CredentialCache {
     pub(super) fn new(
         source: Credentials,
         region: &str,
-        http: reqwest::Client,
+        connector: Connector,
         clock: Clock,
     ) -> Self {
         let loader = match source.0 {
-            Source::Fixed { access_key, secret } => {
-                Loader::Fixed(aws_credential_types::Credentials::new(
-                    access_key,
-                    secret.expose_secret(),
-                    None,
-                    None,
-                    "configuration",
-                ))
-            }
-            Source::Aws => {
-                let (region, connector) = (Region::new(region.to_owned()), Connector::new(http));
-                Loader::Aws { region, connector }
-            }
+            Source::Fixed { access_key, secret } => Loader::Fixed(Keys::new(
+                access_key,
+                secret.expose_secret(),
+                None,
+                None,
+                "configuration",
+            )),
+            Source::Aws => Loader::Aws { region: Region::new(region.to_owned()), connector },
         };
-        Self { loader, clock, current: Mutex::default() }
+        Self {
+            loader: Arc::new(loader),
+            clock,
+            current: Mutex::default(),
+            unfinished: Mutex::default(),
+        }
     }
 
     /// The credentials to sign with now.
-    pub(super) async fn get(&self) -> Result<aws_credential_types::Credentials, LoadError> {
+    pub(super) async fn get(&self) -> Result<Keys, LoadError> {
         let slot = self.slot();
         let loaded = slot.loaded.get_or_init(|| self.load(slot.previous.as_ref())).await;
         loaded.outcome.clone()
@@ -135,7 +153,7 @@ impl CredentialCache {
 
     /// Forgets these credentials, which AWS refused; the next caller loads anew. Those just loaded
     /// stay: asking again at once would yield the same.
-    pub(super) fn discard(&self, refused: &aws_credential_types::Credentials) {
+    pub(super) fn discard(&self, refused: &Keys) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.machine_time();
         let forget = current.loaded.get().is_some_and(|loaded| {
@@ -155,6 +173,11 @@ impl CredentialCache {
             None => current.previous.clone(),
         };
         *current = Arc::new(Slot { previous, loaded: OnceCell::new() });
+        *self.unfinished() = None;
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, Option<Load>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slot(&self) -> Arc<Slot> {
@@ -169,10 +192,18 @@ impl CredentialCache {
         Arc::clone(&current)
     }
 
-    async fn load(&self, previous: Option<&aws_credential_types::Credentials>) -> Loaded {
-        let outcome = match tokio::time::timeout(LOAD_TIMEOUT, self.loader.load()).await {
+    async fn load(&self, previous: Option<&Keys>) -> Loaded {
+        let unfinished = self.unfinished().take();
+        let mut load = unfinished.unwrap_or_else(|| {
+            let loader = Arc::clone(&self.loader);
+            Load(Box::pin(async move { loader.load().await }))
+        });
+        let outcome = match tokio::time::timeout(LOAD_TIMEOUT, &mut load.0).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}"))),
+            Err(_) => {
+                *self.unfinished() = Some(load);
+                Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}")))
+            }
         };
         let now = self.clock.machine_time();
         let (outcome, renew_at) = match outcome {
@@ -195,7 +226,7 @@ impl CredentialCache {
     }
 }
 
-fn renewal(credentials: &aws_credential_types::Credentials, now: Timestamp) -> Option<Timestamp> {
+fn renewal(credentials: &Keys, now: Timestamp) -> Option<Timestamp> {
     let expiry = Timestamp::from(credentials.expiry()?);
     // Without randomness there is no jitter, which harms nobody.
     let draw = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
@@ -204,7 +235,7 @@ fn renewal(credentials: &aws_credential_types::Credentials, now: Timestamp) -> O
 }
 
 impl Loader {
-    async fn load(&self) -> Result<aws_credential_types::Credentials, LoadError> {
+    async fn load(&self) -> Result<Keys, LoadError> {
         let (region, connector) = match self {
             Self::Fixed(credentials) => return Ok(credentials.clone()),
             Self::Aws { region, connector } => (region.clone(), connector.clone()),
@@ -223,22 +254,56 @@ impl From<CredentialsError> for LoadError {
     fn from(error: CredentialsError) -> Self {
         match error {
             CredentialsError::CredentialsNotLoaded(_) => Self::None,
-            error => Self::Failed(without_full_stop(&redact(&error_chain(&error))).to_owned()),
+            error => {
+                let text = error_chain(&error);
+                let reason = unsupported(&text).map_or_else(
+                    || {
+                        // A program's errors may have many lines.
+                        let text = redact(&text);
+                        let words: Vec<_> = text.split_whitespace().collect();
+                        words.join(" ").chars().take(MAX_REASON_CHARS).collect()
+                    },
+                    str::to_owned,
+                );
+                Self::Failed(without_full_stop(&reason).to_owned())
+            }
         }
     }
 }
 
-/// `HttpClient` for the AWS credential providers: their few calls go over our own HTTP client.
+/// Why a profile's source is not one for a service, if that is what is wrong. The chain speaks of parts
+/// of itself that are not built in.
+fn unsupported(error: &str) -> Option<&'static str> {
+    let (_, part) = error.split_once("cargo feature(s) enabled: ")?;
+    Some(if part.starts_with("sso") {
+        "the profile has its credentials from IAM Identity Center (sso_...), where a person has to log \
+         in, and a service cannot; give it a role or an access key, or name another profile with \
+         AWS_PROFILE that has: credential_process = aws configure export-credentials --profile NAME \
+         --format process"
+    } else if part.starts_with("credentials-login") {
+        "the profile has its credentials from a person's login (login_session), and a service cannot log \
+         in; give it a role or an access key"
+    } else {
+        "the profile has its credentials from a source that a service cannot use; give it a role or an \
+         access key"
+    })
+}
+
+/// `HttpClient` for the AWS credential providers: their few calls go over our own HTTP clients.
 /// Without it they would bring a second HTTP and TLS stack.
 #[derive(Debug, Clone)]
-struct Connector {
+pub(super) struct Connector {
+    /// For endpoints of containers and instances, which no proxy reaches.
+    direct: reqwest::Client,
+    /// For STS.
     http: reqwest::Client,
+    proxy: ProxyRule,
     timeout: Duration,
 }
 
 impl Connector {
-    fn new(http: reqwest::Client) -> Self {
-        Self { http, timeout: DEFAULT_TIMEOUT }
+    pub(super) fn new(direct: reqwest::Client, http: reqwest::Client, proxy: ProxyRule) -> Self {
+        Self { direct, http, proxy, timeout: DEFAULT_TIMEOUT }
     }
 }
 
@@ -255,17 +320,24 @@ impl HttpClient for Connector {
             (Some(limit), None) | (None, Some(limit)) => limit.max(DEFAULT_TIMEOUT),
             (None, None) => DEFAULT_TIMEOUT,
         };
-        SharedHttpConnector::new(Self { http: self.http.clone(), timeout })
+        SharedHttpConnector::new(Self { timeout, ..self.clone() })
     }
 }
 
 impl HttpConnector for Connector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let Self { http, timeout } = self.clone();
+        let Self { direct, http, proxy, timeout } = self.clone();
         HttpConnectorFuture::new(async move {
             let mut request = converted(request)?;
             *request.timeout_mut() = Some(timeout);
-            let response = http.execute(request).await.map_err(failed)?;
+            // STS alone is called by POST: the others by GET, and PUT for a session's token.
+            let (http, proxy) = match *request.method() {
+                Method::POST => (http, proxy),
+                _ => (direct, ProxyRule::Direct),
+            };
+            let url = request.url().to_string();
+            let response = http.execute(request).await;
+            let response = response.map_err(|error| failed(error, &proxy, &url))?;
             let status = response.status();
             let headers = response.headers().clone();
             let body = read_bounded(response, MAX_ANSWER_BYTES)
@@ -290,10 +362,10 @@ fn converted(request: HttpRequest) -> Result<reqwest::Request, ConnectorError> {
         .map_err(|error| ConnectorError::user(error.into()))
 }
 
-fn failed(error: reqwest::Error) -> ConnectorError {
+fn failed(error: reqwest::Error, proxy: &ProxyRule, url: &str) -> ConnectorError {
     let (timed_out, unconnected) = (error.is_timeout(), error.is_connect());
     // The URL may hold what the provider was told in confidence.
-    let source = error.without_url().into();
+    let source = proxy.explained(url, error_chain(&error.without_url())).into();
     let error =
         if timed_out { ConnectorError::timeout(source) } else { ConnectorError::io(source) };
     if unconnected { error.never_connected() } else { error }

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::config::TrackingOverride;
+use crate::proxy::ProxyRule;
 use crate::ses::credentials::Credentials;
 use crate::ses::{SesClient, SesOptions};
 
@@ -170,6 +171,7 @@ pub(crate) fn options(endpoint: &str) -> SesOptions {
         tracking_override: TrackingOverride::Always,
         request_timeout: Duration::from_secs(5),
         connect_timeout: Duration::from_secs(2),
+        proxy: ProxyRule::Direct,
         credentials: Credentials::fixed("AKIDEXAMPLE", SecretString::from("secret")),
     }
 }

@@ -9,18 +9,19 @@ use std::time::{Duration, SystemTime};
 use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;
 use http::header::DATE;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use reqwest::{Request, Response};
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
 use crate::error_chain::error_chain;
+use crate::proxy::{ProxyRule, UNAUTHORIZED};
 use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
-use crate::ses::SesOptions;
-use crate::ses::credentials::CredentialCache;
+use crate::ses::credentials::{Connector, CredentialCache};
 use crate::ses::error::{AwsError, RefusedCredentials, TransportError, is_clock};
 use crate::ses::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
 use crate::ses::signing::sign;
+use crate::ses::{SesError, SesOptions};
 
 /// Time for which an idle connection is kept. AWS's front ends close theirs after about a minute; well
 /// below that, a request is hardly ever written to a connection that is being closed.
@@ -70,6 +71,7 @@ impl Skew {
 #[derive(Debug)]
 pub(super) struct Transport {
     http: reqwest::Client,
+    proxy: ProxyRule,
     request_timeout: Duration,
     credentials: CredentialCache,
     region: String,
@@ -78,39 +80,53 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    pub(super) fn new(options: &SesOptions, clock: Clock) -> Result<Self, reqwest::Error> {
+    pub(super) fn new(options: &SesOptions, clock: Clock) -> Result<Self, SesError> {
         // An error says that a provider is installed already, and then that one is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("pillarbox/", env!("CARGO_PKG_VERSION")))
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .connect_timeout(options.connect_timeout)
-            .timeout(options.request_timeout)
-            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
-            .dns_resolver(HttpResolver::new(Resolver::new(NAMES), || Caller {
-                holder: (),
-                guard: None,
-            }))
-            .build()?;
+        let resolver = Resolver::new(NAMES);
+        let client = |proxy: &ProxyRule| {
+            let client = reqwest::Client::builder()
+                .user_agent(concat!("pillarbox/", env!("CARGO_PKG_VERSION")))
+                .http1_only()
+                .redirect(reqwest::redirect::Policy::none())
+                .retry(reqwest::retry::never())
+                .connect_timeout(options.connect_timeout)
+                .timeout(options.request_timeout)
+                .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+                .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+                .dns_resolver(HttpResolver::new(resolver.clone(), || Caller {
+                    holder: (),
+                    guard: None,
+                }));
+            proxy.apply(client)?.build().map_err(SesError::Client)
+        };
+        let http = client(&options.proxy)?;
+        let direct = match &options.proxy {
+            ProxyRule::Direct => http.clone(),
+            _ => client(&ProxyRule::Direct)?,
+        };
+        let connector = Connector::new(direct, http.clone(), options.proxy.clone());
         let credentials = CredentialCache::new(
             options.credentials.clone(),
             &options.region,
-            http.clone(),
+            connector,
             clock.clone(),
         );
         let skew = Mutex::new(None);
         Ok(Self {
             http,
+            proxy: options.proxy.clone(),
             request_timeout: options.request_timeout,
             credentials,
             region: options.region.clone(),
             clock,
             skew,
         })
+    }
+
+    /// The proxy of calls.
+    pub(super) fn proxy(&self) -> &ProxyRule {
+        &self.proxy
     }
 
     /// The options of SES's own calls.
@@ -190,14 +206,24 @@ impl Transport {
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
         match self.http.execute(request).await {
+            // By the proxy, and so the request went no further.
+            Ok(response) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                let text = self.proxy.explained(call.url.as_str(), UNAUTHORIZED.to_owned());
+                Err(TransportError::NotWritten(text))
+            }
             Ok(response) => {
                 self.note_date(response.headers());
                 Ok(read(response, options.max_answer_bytes).await)
             }
-            Err(error) if written.load(Ordering::Acquire) => {
-                Err(TransportError::NoAnswer(error_chain(&error.without_url())))
+            Err(error) => {
+                let text = error_chain(&error.without_url());
+                let text = self.proxy.explained(call.url.as_str(), text);
+                Err(if written.load(Ordering::Acquire) {
+                    TransportError::NoAnswer(text)
+                } else {
+                    TransportError::NotWritten(text)
+                })
             }
-            Err(error) => Err(TransportError::NotWritten(error_chain(&error.without_url()))),
         }
     }
 }

@@ -65,7 +65,10 @@ pub enum CommandError {
 impl<'a> Command<'a> {
     /// Reads a command from a line without its CRLF.
     pub fn parse(line: &'a [u8]) -> Result<Self, CommandError> {
-        let line = std::str::from_utf8(line).map_err(|_| CommandError::Arguments)?;
+        let line = match std::str::from_utf8(line) {
+            Ok(line) => line,
+            Err(error) => return Self::parse_name(&line[..error.valid_up_to()]),
+        };
         let (name, arguments) = line.split_once(' ').unwrap_or((line, ""));
         // White space at the end is tolerated (RFC 5321, section 4.1.1).
         let arguments = arguments.trim_matches([' ', '\t']);
@@ -92,6 +95,21 @@ impl<'a> Command<'a> {
                 Err(CommandError::NotImplemented)
             }
             _ => Err(CommandError::Unknown),
+        }
+    }
+}
+
+impl Command<'_> {
+    /// Reads a command with an argument that is no text, if that means nothing: some clients greet
+    /// with the name of their machine in its own charset.
+    fn parse_name(text: &[u8]) -> Result<Self, CommandError> {
+        let end = text.iter().position(|byte| *byte == b' ').ok_or(CommandError::Arguments)?;
+        match text[..end].to_ascii_uppercase().as_slice() {
+            b"EHLO" => Ok(Self::Ehlo),
+            b"HELO" => Ok(Self::Helo),
+            b"NOOP" => Ok(Self::Noop),
+            b"VRFY" => Ok(Self::Verify),
+            _ => Err(CommandError::Arguments),
         }
     }
 }

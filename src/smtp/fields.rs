@@ -60,6 +60,12 @@ pub enum FieldsError {
          {MAILBOX_MAX_CHARS} characters"
     )]
     From,
+    /// A field that says who sends is in a charset that nothing names.
+    #[error(
+        "the {0} field has bytes that are neither ASCII nor UTF-8; write the name as an encoded word \
+         (RFC 2047), such as =?utf-8?q?J=C3=B6rg?="
+    )]
+    Charset(&'static str),
     /// Another field that a message has once is there twice.
     #[error("the message must have at most one {0} field")]
     Twice(&'static str),
@@ -121,6 +127,7 @@ impl<'m> Fields<'m> {
             at = end;
         }
         let from = from.ok_or(FieldsError::FromCount)?;
+        require_text("From", from.value)?;
         let from = one(mailboxes(from.value)).ok_or(FieldsError::From)?;
         let from_header = from.in_own_words();
         if from_header.as_ref().is_some_and(|from| from.len() > MAILBOX_MAX_CHARS) {
@@ -159,6 +166,10 @@ fn without<'m>(text: &'m [u8], cuts: &[Range<usize>]) -> Cow<'m, [u8]> {
     Cow::Owned(starts.zip(ends).flat_map(|(start, end)| &text[start..end]).copied().collect())
 }
 
+fn require_text(name: &'static str, value: &[u8]) -> Result<(), FieldsError> {
+    std::str::from_utf8(value).map(|_| ()).map_err(|_| FieldsError::Charset(name))
+}
+
 fn one(found: Option<Vec<FieldMailbox>>) -> Option<FieldMailbox> {
     found.filter(|found| found.len() == 1)?.pop()
 }
@@ -168,6 +179,7 @@ fn senders(
     field: &Field<'_>,
     (name, count): (&'static str, Count),
 ) -> Result<Vec<DomainName<'static>>, FieldsError> {
+    require_text(name, field.value)?;
     let found = mailboxes(field.value).filter(|found| count == Count::Several || found.len() == 1);
     let domains = found.ok_or(FieldsError::Sender(name))?.into_iter().map(|one| {
         Address::parse(&one.address).map(|address| address.domain().clone().into_owned())

@@ -306,6 +306,11 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
     fn say(&mut self, reply: &Reply) {
         if reply.is_refusal() {
             self.shared.metrics.refuse(reply.codes());
+            if self.shared.refusals.has_room() {
+                let client = client_of(&self.shared, self.key);
+                let organisation = client.map(|client| client.organisation.name.to_string());
+                tracing::info!(organisation, code = reply.codes(), "refused over SMTP");
+            }
         }
         if reply.is_clients_error() {
             self.errors += 1;

@@ -18,6 +18,8 @@ use crate::domain::time::Timestamp;
 use crate::domain::webhook::{AttemptFailure, SigningSecret, WebhookUrl};
 use crate::error_chain::error_chain;
 use crate::in_flight::InFlight;
+use crate::pem;
+use crate::proxy::{ProxyRule, UnusableProxy};
 use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 use crate::webhooks::signature::signatures;
 
@@ -69,6 +71,9 @@ pub enum BadEndpoint {
     /// There is no client without the system's root certificates.
     #[error("there is no HTTP client: {0}; install the root certificates")]
     Client(String),
+    /// The proxy of the environment is not one that can be asked.
+    #[error(transparent)]
+    Proxy(#[from] UnusableProxy),
 }
 
 /// Client that endpoints without certificates of their own share.
@@ -77,6 +82,7 @@ pub(super) struct SharedClient {
     client: Client,
     /// Of all endpoints.
     resolver: Resolver<Option<OrganisationId>>,
+    proxy: ProxyRule,
 }
 
 /// Calls one endpoint.
@@ -84,6 +90,7 @@ pub(super) struct SharedClient {
 pub(super) struct Sender {
     client: Client,
     url: Url,
+    proxy: ProxyRule,
     lookups: Arc<InFlight>,
 }
 
@@ -136,27 +143,30 @@ pub struct Attempt {
 }
 
 impl SharedClient {
-    pub(super) fn new() -> Result<Self, BadEndpoint> {
+    pub(super) fn new(proxy: &ProxyRule) -> Result<Self, BadEndpoint> {
         let resolver = Resolver::new(NAMES);
-        let client = builder(&resolver).build();
+        let client = builder(&resolver, proxy)?.build();
         let client = client.map_err(|error| BadEndpoint::Client(error_chain(&error)))?;
-        Ok(Self { client, resolver })
+        Ok(Self { client, resolver, proxy: proxy.clone() })
     }
 }
 
-fn builder(resolver: &Resolver<Option<OrganisationId>>) -> ClientBuilder {
+fn builder(
+    resolver: &Resolver<Option<OrganisationId>>,
+    proxy: &ProxyRule,
+) -> Result<ClientBuilder, UnusableProxy> {
     // An error says that a provider is installed already, and then that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder()
+    let client = Client::builder()
         .user_agent(concat!("pillarbox/", env!("CARGO_PKG_VERSION")))
         .http1_only()
-        .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .connect_timeout(ATTEMPT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
-        .dns_resolver(HttpResolver::new(resolver.clone(), caller))
+        .dns_resolver(HttpResolver::new(resolver.clone(), caller));
+    proxy.apply(client)
 }
 
 impl Sender {
@@ -168,17 +178,17 @@ impl Sender {
         let url = Url::parse(url.as_str()).map_err(|error| BadEndpoint::Url(error.to_string()))?;
         let client = match authority {
             None => shared.client.clone(),
-            Some(pem) => {
+            Some(file) => {
                 let unusable = |error: reqwest::Error| BadEndpoint::Authority(error_chain(&error));
-                let roots = Certificate::from_pem_bundle(pem.as_bytes()).map_err(unusable)?;
-                if roots.is_empty() {
-                    let reason = "there is none in it".to_owned();
-                    return Err(BadEndpoint::Authority(reason));
-                }
-                builder(&shared.resolver).tls_certs_only(roots).build().map_err(unusable)?
+                let roots = pem::certificates(file.as_bytes()).map_err(BadEndpoint::Authority)?;
+                let roots: Result<Vec<_>, _> =
+                    roots.iter().map(|root| Certificate::from_der(root)).collect();
+                let roots = roots.map_err(unusable)?;
+                let client = builder(&shared.resolver, &shared.proxy)?;
+                client.tls_certs_only(roots).build().map_err(unusable)?
             }
         };
-        Ok(Self { client, url, lookups: Arc::default() })
+        Ok(Self { client, url, proxy: shared.proxy.clone(), lookups: Arc::default() })
     }
 
     /// Attempts whose endpoint's name is being looked up: nothing was sent by them.
@@ -210,9 +220,7 @@ impl Sender {
                 Attempt { answer, took, body: beginning(response).await }
             }
             Ok(Err(error)) if error.is_timeout() => timed_out(failed),
-            Ok(Err(error)) => {
-                failed(AttemptFailure::Unreachable, error_chain(&error.without_url()))
-            }
+            Ok(Err(error)) => failed(AttemptFailure::Unreachable, self.explained(error)),
             Err(_) => timed_out(failed),
         }
     }
@@ -223,9 +231,19 @@ impl Sender {
         let request = Request::new(Method::HEAD, self.url.clone());
         match timeout(ATTEMPT_TIMEOUT, self.client.execute(request)).await {
             Ok(Ok(response)) => Ok(response.status().as_u16()),
-            Ok(Err(error)) => Err(error_chain(&error.without_url())),
+            Ok(Err(error)) => Err(self.explained(error)),
             Err(_) => Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
         }
+    }
+
+    /// The proxy that attempts go through, if there is one.
+    pub(super) fn proxy(&self) -> Option<String> {
+        self.proxy.proxy_for(self.url.as_str())
+    }
+
+    /// What went wrong, without the URL.
+    fn explained(&self, error: reqwest::Error) -> String {
+        self.proxy.explained(self.url.as_str(), error_chain(&error.without_url()))
     }
 
     fn request<'a>(
@@ -334,7 +352,8 @@ mod tests {
         let attempted = async |address: std::net::SocketAddr| {
             let url = WebhookUrl::parse(&format!("http://{address}/?token=hidden")).unwrap();
             let secret = SigningSecret::generate().unwrap();
-            let sender = Sender::new(&url, None, &SharedClient::new().unwrap()).unwrap();
+            let sender =
+                Sender::new(&url, None, &SharedClient::new(&ProxyRule::Direct).unwrap()).unwrap();
             let delivery = Delivery { id: "evt_1".to_owned(), body: Bytes::from_static(b"{}") };
             let started = tokio::time::Instant::now();
             let secrets = std::iter::once(&secret);

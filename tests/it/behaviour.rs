@@ -18,6 +18,7 @@ mod dev;
 mod dev_store;
 #[cfg(feature = "interop")]
 mod disk;
+mod edges;
 mod events;
 mod expiry;
 mod feed;

@@ -16,6 +16,7 @@ mod http_transport;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of the kit")]
 mod kit;
+mod proxy;
 mod resolver;
 mod sending;
 mod simulator;

@@ -15,6 +15,7 @@ mod history;
 mod local;
 mod manager;
 mod process;
+mod proxy;
 mod receiver;
 mod server;
 mod site;
@@ -29,6 +30,7 @@ pub(crate) use local::{
 };
 pub(crate) use manager::Manager;
 pub(crate) use process::{Finished, Process, pillarbox};
+pub(crate) use proxy::Proxy;
 pub(crate) use receiver::{Received, Receiver, Reply};
 pub(crate) use server::{Server, answer, message, message_with, refusal};
 pub(crate) use site::{AWS_ACCESS_KEY, AWS_SECRET, Site};

@@ -16,6 +16,7 @@ use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::organisation::{DomainState, KeyRights};
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
+use pillarbox::proxy::ProxyRule;
 use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
@@ -182,6 +183,7 @@ pub(crate) fn ses_client(endpoint: &str, clock: &Clock) -> SesClient {
         tracking_override: TrackingOverride::Always,
         request_timeout: Duration::from_secs(5),
         connect_timeout: Duration::from_secs(2),
+        proxy: ProxyRule::Direct,
         credentials: Credentials::fixed("simulator", SecretString::from("simulator")),
     };
     SesClient::new(options, clock.clone()).unwrap()

@@ -310,7 +310,8 @@ impl Site {
         // program it keeps the files that other tests have locked.
         for (name, _) in std::env::vars_os() {
             let bytes = name.as_encoded_bytes();
-            if bytes.starts_with(b"PILLARBOX_") || bytes.starts_with(b"AWS_") {
+            let is_proxy = bytes.to_ascii_uppercase().ends_with(b"_PROXY");
+            if is_proxy || bytes.starts_with(b"PILLARBOX_") || bytes.starts_with(b"AWS_") {
                 command.env_remove(name);
             }
         }

@@ -7,16 +7,21 @@ use crate::admin::client::Client;
 use crate::alerts;
 use crate::clock::Clock;
 use crate::config::Alerts;
+use crate::proxy::ProxyRule;
 
 const ABOUT: &str = "alerts";
 /// The most of an answer's body that is printed.
 const MAX_BODY_CHARS: usize = 200;
 
-pub(super) async fn test(configured: &Alerts, service: Option<&Client>) -> Finding {
+pub(super) async fn test(
+    configured: &Alerts,
+    proxy: &ProxyRule,
+    service: Option<&Client>,
+) -> Finding {
     let url = configured.url.origin();
     let tested = match service {
         Some(client) => client.call(&AlertsTest {}).await.map_err(|error| error.to_string()),
-        None => alerts::test(&configured.url, &configured.secret, &Clock::system())
+        None => alerts::test(&configured.url, &configured.secret, &Clock::system(), proxy)
             .await
             .map(AlertsTested::from)
             .map_err(|error| error.to_string()),

@@ -26,6 +26,25 @@ pub(super) struct Validity {
     pub(super) until: Timestamp,
 }
 
+/// Version of a certificate, as it says itself (RFC 5280 section 4.1.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// The third, which alone names hosts as clients look for them.
+    Three,
+    /// One before.
+    Old,
+}
+
+impl Version {
+    /// Reads it out of a certificate.
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+        let mut certificate = Der(Der(certificate).take(SEQUENCE)?);
+        let mut signed = Der(certificate.take(SEQUENCE)?);
+        let version = signed.take(VERSION).and_then(|version| Der(version).take(INTEGER));
+        Some(if version == Some(&[2]) { Self::Three } else { Self::Old })
+    }
+}
+
 impl Validity {
     /// Reads it out of a certificate; nothing where it is not one.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {

@@ -7,8 +7,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Instant, SystemTime};
 
-use aws_credential_types::Credentials as Keys;
-
 use super::*;
 use crate::ses::stub::{Answer, Request, Server};
 
@@ -29,7 +27,12 @@ impl CredentialCache {
         clock: Clock,
     ) -> Self {
         let script = Script(Mutex::new(loads.into_iter().collect()));
-        Self { loader: Loader::Scripted(script), clock, current: Mutex::default() }
+        Self {
+            loader: Arc::new(Loader::Scripted(script)),
+            clock,
+            current: Mutex::default(),
+            unfinished: Mutex::default(),
+        }
     }
 }
 
@@ -132,13 +135,14 @@ async fn refused_credentials_are_forgotten_unless_just_loaded() {
 fn no_secret_shows() {
     let fixed = Credentials::fixed("AKID", SecretString::from("hidden"));
     assert!(!format!("{fixed:?}").contains("hidden"));
-    let cache = CredentialCache::new(fixed, "eu-west-1", client(), Clock::system());
+    let cache = CredentialCache::new(fixed, "eu-west-1", connector(), Clock::system());
     assert!(!format!("{cache:?}").contains("hidden"));
 }
 
-fn client() -> reqwest::Client {
+fn connector() -> Connector {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    Connector::new(client.clone(), client, ProxyRule::Direct)
 }
 
 /// Marks a process that was started for its environment's sake.
@@ -151,7 +155,7 @@ async fn probe() {
     if env::var_os(PROBE).is_none() {
         return;
     }
-    let cache = CredentialCache::new(Credentials::aws(), "eu-west-1", client(), Clock::system());
+    let cache = CredentialCache::new(Credentials::aws(), "eu-west-1", connector(), Clock::system());
     match cache.get().await {
         Ok(keys) => println!(
             "\nprobe: {} {} {} {}",

@@ -142,3 +142,90 @@ async fn a_denied_look_at_the_account_is_told_and_sending_goes_on() {
     server.wait_for(&id, "sent").await;
     assert_eq!(server.operator("/readyz").await.status(), StatusCode::OK);
 }
+
+/// Starts the service with a profile of this text alone.
+fn start_with_profile(site: &Site, profile: &str) -> Server {
+    let file = site.directory().join("config");
+    std::fs::write(&file, profile).unwrap();
+    let mut command = site.service_after("unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY;");
+    command.env("AWS_CONFIG_FILE", file).env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+    command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_PROFILE", "mail");
+    site.start_by(command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_may_give_the_credentials() {
+    let site = Site::new().await;
+    let program = site.directory().join("program");
+    let document = format!(
+        "{{\"Version\": 1, \"AccessKeyId\": \"{AWS_ACCESS_KEY}\", \"SecretAccessKey\": \"{AWS_SECRET}\"}}"
+    );
+    let profile =
+        format!("[profile mail]\ncredential_process = sh {} 'an argument'\n", program.display());
+    std::fs::write(&program, format!("echo '{document}'\n")).unwrap();
+    let server = start_with_profile(&site, &profile);
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sent").await;
+    let log = server.terminate().await;
+    assert!(!log.contains(AWS_SECRET) && !log.contains("an argument"), "{log}");
+
+    // One that fails is told by what it says.
+    std::fs::write(&program, "echo 'the vault is sealed' >&2; exit 3\n").unwrap();
+    let server = start_with_profile(&site, &profile);
+    let reason = not_ready(&server, "credentials_missing").await;
+    assert!(reason["message"].as_str().unwrap().contains("the vault is sealed"), "{reason}");
+    std::fs::write(&program, format!("echo '{document}'\n")).unwrap();
+    wait_until_ready(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_hangs_runs_once_however_many_calls_wait() {
+    let site = Site::new().await;
+    let (program, runs) = (site.directory().join("program"), site.directory().join("runs"));
+    std::fs::write(&program, format!("echo $$ >> {}\nexec sleep 600\n", runs.display())).unwrap();
+    let profile = format!("[profile mail]\ncredential_process = sh {}\n", program.display());
+    let server = start_with_profile(&site, &profile);
+    let reason = not_ready(&server, "credentials_missing").await;
+    assert!(reason["message"].as_str().unwrap().contains("no answer within"), "{reason}");
+    let log = server.log();
+    let end = Instant::now() + PATIENCE;
+    // Another look has come and gone.
+    while server.log().matches("no answer within").count()
+        <= log.matches("no answer within").count()
+    {
+        assert!(Instant::now() < end, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let started = std::fs::read_to_string(&runs).unwrap();
+    assert_eq!(started.lines().count(), 1, "{started}");
+    for id in started.lines() {
+        assert!(std::process::Command::new("kill").arg(id).status().unwrap().success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_that_needs_a_person_is_named_and_says_what_a_service_can_use() {
+    let site = Site::new().await;
+    for (profile, words) in [
+        (
+            "[profile mail]\nsso_start_url = https://x.awsapps.com/start\nsso_region = eu-west-1\n\
+             sso_account_id = 123456789012\nsso_role_name = mailer\n",
+            "credential_process",
+        ),
+        (
+            "[profile mail]\nsso_session = x\nsso_account_id = 123456789012\nsso_role_name = mailer\n\
+             [sso-session x]\nsso_start_url = https://x.awsapps.com/start\nsso_region = eu-west-1\n",
+            "credential_process",
+        ),
+        (
+            "[profile mail]\nlogin_session = arn:aws:iam::123456789012:user/ann\n",
+            "a person's login",
+        ),
+    ] {
+        let server = start_with_profile(&site, profile);
+        let reason = not_ready(&server, "credentials_missing").await;
+        let message = reason["message"].as_str().unwrap();
+        assert!(message.contains(words) && !message.contains("cargo"), "{message}");
+        assert!(!server.terminate().await.contains("cargo feature"), "{message}");
+    }
+}

@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use pillarbox::simulator::Options;
 use redb::TableDefinition;
 use reqwest::Response;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
+use crate::kit::{PATIENCE, Server, Site, SmtpClient, answer, message, message_with};
 
 /// Sets what systemd sets if standard error is the journal.
 const IN_JOURNAL: &str = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2);";
@@ -119,6 +120,8 @@ async fn the_journal_gets_priorities_and_keeps_the_time_itself() {
     let server = site.start_by(site.service_after(IN_JOURNAL));
     let fault = server.post(&message_with("tag", json!("marketing"))).send().await.unwrap();
     let id = id_of(&fault);
+    // A line at `debug`.
+    assert_eq!(server.get("/usage").send().await.unwrap().status(), 200);
     site.reconfigure("[ses]", "max_request_bytes = 4096\n[ses]");
     server.signal("HUP");
     let end = Instant::now() + PATIENCE;
@@ -141,4 +144,66 @@ async fn the_journal_gets_priorities_and_keeps_the_time_itself() {
     }
     assert!(log.contains("<6>") && log.contains("<7>") && log.contains("<4>"), "{log}");
     assert!(log.contains(&id), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_each_refusal_is_a_line_with_its_id_and_a_flood_is_counted() {
+    let site = Site::with("[smtp]\nlisten = \"127.0.0.1:0\"\n", Options::default()).await;
+    let mut command = site.service();
+    command.env_remove("RUST_LOG");
+    let server = site.start_by(command);
+    let accepted = server.post(&message()).send().await.unwrap();
+    let refused = server.post(&message_with("tag", json!("marketing"))).send().await.unwrap();
+    let stranger = server.client.get(format!("{}/emails", server.base)).send().await.unwrap();
+    let malformed = send_raw(&server, b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n").await;
+    let probe = server.client.get(format!("{}/healthz", server.operator));
+    let probe = probe.header("host", "evil.example").send().await.unwrap();
+    let mut session =
+        SmtpClient::login(server.process.smtp_listening(), &server.key).await.unwrap();
+    assert!(session.ask("MAIL FROM:<a@other.example>").await.unwrap().starts_with("550"));
+    let log = server.log();
+    let line = |id: &str| {
+        let found = log.lines().find(|line| line.contains(&format!("request_id={id} ")));
+        found.unwrap_or_else(|| panic!("no line with {id}:\n{log}")).to_owned()
+    };
+    for (id, code, organisation) in [
+        (id_of(&refused), "UnsupportedTag", Some("acme")),
+        (id_of(&stranger), "Unauthorized", None),
+        (malformed, "BadRequest", None),
+        (id_of(&probe), "Forbidden", None),
+    ] {
+        let line = line(&id);
+        assert!(line.contains("INFO") && line.contains(&format!("code=\"{code}\"")), "{line}");
+        match organisation {
+            Some(name) => assert!(line.contains(&format!("organisation=\"{name}\"")), "{line}"),
+            None => assert!(!line.contains("organisation="), "{line}"),
+        }
+    }
+    assert!(line(&id_of(&probe)).contains("took_ms="));
+    assert!(!log.contains(&id_of(&accepted)), "what is accepted is for debug");
+    assert!(log.lines().any(|line| line.contains("refused over SMTP") && line.contains("acme")));
+    for word in ["bob@", "example.org", "ann@", "a@other"] {
+        assert!(!log.contains(word), "{word}: {log}");
+    }
+
+    // A flood. The lines of the client listener that are written and those that are left out are all.
+    const FLOOD: usize = 500;
+    let lines =
+        |log: &str| log.lines().filter(|line| line.contains("code=\"InvalidJson\"")).count();
+    let left_out = |log: &str| {
+        let counts =
+            log.lines().filter_map(|line| line.split_once("left_out=")?.1.parse::<usize>().ok());
+        counts.sum::<usize>()
+    };
+    for _ in 0..FLOOD {
+        assert_eq!(server.post_bytes("{").send().await.unwrap().status(), 400);
+    }
+    let end = Instant::now() + PATIENCE;
+    while lines(&server.log()) + left_out(&server.log()) < FLOOD {
+        assert!(Instant::now() < end, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let log = server.log();
+    assert_eq!(lines(&log) + left_out(&log), FLOOD);
+    assert!(left_out(&log) > 0, "{log}");
 }
