@@ -696,8 +696,8 @@ impl Admin {
     }
 
     /// Calls endpoints of webhooks by this rule.
-    pub fn calling_webhooks_by(self, webhooks_proxy: ProxyRule) -> Self {
-        Self { webhooks_proxy, ..self }
+    pub fn set_webhooks_proxy(&mut self, proxy: ProxyRule) {
+        self.webhooks_proxy = proxy;
     }
 
     /// This moment of everything that is stored.

@@ -210,7 +210,10 @@ impl ProxyRule {
         if error.contains(UNAUTHORIZED) {
             format!("{proxy} refuses the user and the password, or was given none (407)")
         } else if error.contains("tunnel error: unsuccessful") {
-            format!("{proxy} refused to connect to {host}, or could not; allow {host} there")
+            format!(
+                "{proxy} refused to connect to {host}, or could not; check that it allows {host}, and the \
+                 user and the password"
+            )
         } else if error.contains("tunnel error: unexpected end of file") {
             format!("{proxy} closed the connection; is it a proxy for HTTP?")
         } else {

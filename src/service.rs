@@ -217,8 +217,7 @@ impl Service {
             tls: listeners.tls.clone(),
             catcher: OnceLock::new(),
         };
-        let (observer, admin) =
-            administration_of(&store, &clock, &ses, parts, facts, &config.webhooks.proxy);
+        let (observer, admin) = administration_of(config, &store, &clock, &ses, parts, facts);
         answer_others(&mut background, &admin);
         api.cancel_by(Arc::new(MessageCanceller(Arc::clone(&admin))));
         let administration = Administration::start(socket, &admin)?;
@@ -595,17 +594,18 @@ fn settings(config: &Config) -> Settings {
 
 /// Returns the parts that look at the service and that answer operators, here and for other nodes.
 fn administration_of(
+    config: &Config,
     store: &Store,
     clock: &Clock,
     ses: &SesClient,
     parts: Parts,
     facts: ServiceFacts,
-    webhooks_proxy: &ProxyRule,
 ) -> (Arc<Observer>, Arc<Admin>) {
     let observer = Arc::new(Observer::new(parts));
     let live = Arc::<Observer>::clone(&observer);
-    let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
-    (observer, Arc::new(admin.calling_webhooks_by(webhooks_proxy.clone())))
+    let mut admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
+    admin.set_webhooks_proxy(config.webhooks.proxy.clone());
+    (observer, Arc::new(admin))
 }
 
 /// The limits of the client listeners, and their connections.

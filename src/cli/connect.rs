@@ -211,7 +211,7 @@ impl NoService {
     async fn open_file(self, format: Format, service: String) -> Result<Session, CliError> {
         let proxy = self.config.webhooks.proxy.clone();
         let (socket, directory) = self.directory()?;
-        let admin = open_directory(&directory).await.map_err(|error| match error {
+        let mut admin = open_directory(&directory).await.map_err(|error| match error {
             CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
             error => error,
         })?;
@@ -221,8 +221,8 @@ impl NoService {
                 format!("no service runs; working on {}", directory.join(FILE_NAME).display());
             let _ = writeln!(io::stderr(), "pillarbox: {note}");
         }
-        let admin = Box::new(admin.calling_webhooks_by(proxy));
-        let (backend, data_dir) = (Backend::File(admin), Some(directory));
+        admin.set_webhooks_proxy(proxy);
+        let (backend, data_dir) = (Backend::File(Box::new(admin)), Some(directory));
         Ok(Session { backend, format, data_dir, service })
     }
 }

@@ -198,13 +198,11 @@ impl CredentialCache {
             let loader = Arc::clone(&self.loader);
             Load(Box::pin(async move { loader.load().await }))
         });
-        let outcome = match tokio::time::timeout(LOAD_TIMEOUT, &mut load.0).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                *self.unfinished() = Some(load);
-                Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}")))
-            }
-        };
+        let loaded = tokio::time::timeout(LOAD_TIMEOUT, &mut load.0).await;
+        let outcome = loaded.unwrap_or_else(|_| {
+            *self.unfinished() = Some(load);
+            Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}")))
+        });
         let now = self.clock.machine_time();
         let (outcome, renew_at) = match outcome {
             Ok(credentials) => {

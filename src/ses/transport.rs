@@ -216,9 +216,11 @@ impl Transport {
                 Ok(read(response, options.max_answer_bytes).await)
             }
             Err(error) => {
+                // Of a call without a body, nothing is written to be counted.
+                let is_unconnected = error.is_connect();
                 let text = error_chain(&error.without_url());
                 let text = self.proxy.explained(call.url.as_str(), text);
-                Err(if written.load(Ordering::Acquire) {
+                Err(if written.load(Ordering::Acquire) && !is_unconnected {
                     TransportError::NoAnswer(text)
                 } else {
                     TransportError::NotWritten(text)

@@ -125,9 +125,10 @@ async fn pass(mut client: TcpStream, state: &State) -> std::io::Result<()> {
     state.taken.lock().unwrap().push(request.to_owned());
     if let Some(target) = request.strip_prefix("CONNECT ") {
         let is_aws = target.ends_with(":443");
-        let mut server = match is_aws {
-            true => TcpStream::connect(state.aws).await?,
-            false => TcpStream::connect(target).await?,
+        let mut server = if is_aws {
+            TcpStream::connect(state.aws).await?
+        } else {
+            TcpStream::connect(target).await?
         };
         client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
         if is_aws {

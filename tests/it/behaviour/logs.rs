@@ -148,6 +148,7 @@ async fn the_journal_gets_priorities_and_keeps_the_time_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_each_refusal_is_a_line_with_its_id_and_a_flood_is_counted() {
+    const FLOOD: usize = 500;
     let site = Site::with("[smtp]\nlisten = \"127.0.0.1:0\"\n", Options::default()).await;
     let mut command = site.service();
     command.env_remove("RUST_LOG");
@@ -187,7 +188,6 @@ async fn by_default_each_refusal_is_a_line_with_its_id_and_a_flood_is_counted() 
     }
 
     // A flood. The lines of the client listener that are written and those that are left out are all.
-    const FLOOD: usize = 500;
     let lines =
         |log: &str| log.lines().filter(|line| line.contains("code=\"InvalidJson\"")).count();
     let left_out = |log: &str| {
