@@ -3,8 +3,10 @@
 //! Knows neither who asks nor in which words the answer is given: `api::wire` has the parameters
 //! and the token of the next page.
 
+use std::collections::BTreeMap;
+
 use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::search::MessageFilter;
@@ -13,6 +15,8 @@ use crate::store::{ListError, Lister, MessagePage, Store};
 
 /// The most messages of one page.
 pub const MAX_PAGE: usize = 1_000;
+/// The most messages that are counted at one time: as many rows as the store looks at for a page.
+const MAX_COUNTED: usize = 10_000;
 
 /// A page, newest first.
 #[derive(Debug)]
@@ -20,6 +24,17 @@ pub struct Listing {
     /// The messages, each with its live state. A page may be short, or empty, and not the last.
     pub messages: Vec<(Message, Option<Live>)>,
     /// What the next page's messages are older than; nothing at the end.
+    pub next: Option<MessageId>,
+    /// How many rows were looked at.
+    pub looked_at: usize,
+}
+
+/// Messages by organisation and outcome.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// How many there are of each.
+    pub messages: BTreeMap<(OrganisationId, MessageOutcome), u64>,
+    /// What the messages that are not counted yet are older than; nothing at the end.
     pub next: Option<MessageId>,
     /// How many rows were looked at.
     pub looked_at: usize,
@@ -44,23 +59,54 @@ pub async fn list<T: Send + 'static>(
     window_now: WindowTime,
     then: impl FnOnce(Listing) -> T + Send + 'static,
 ) -> Result<T, ListError> {
-    let wanted = Wanted { status: filter.status, outcome: filter.outcome };
     let limit = limit.clamp(1, MAX_PAGE);
-    let mut read = limit;
+    let (wanted, is_laid_over) = Wanted::of(&mut filter);
     // Rows are told apart only after they are read: few of them may be wanted.
-    if let Some(Status::Queued | Status::Sending) = wanted.status {
-        filter.status = Some(Status::Queued);
-        read = MAX_PAGE;
-    }
-    if let Some(MessageOutcome::Queued | MessageOutcome::Sending) = wanted.outcome {
-        filter.outcome = Some(MessageOutcome::Queued);
-        read = MAX_PAGE;
-    }
+    let read = if is_laid_over { MAX_PAGE } else { limit };
     let lay_over = move |page| then(laid_over(page, live, wanted, limit));
     store.list_then(lister, filter, read, window_now, lay_over).await
 }
 
+/// Counts the newest messages, as many as one read looks at.
+pub async fn count(
+    store: &Store,
+    lister: Lister,
+    live: impl Fn(MessageId) -> Option<Live> + Send + 'static,
+    mut filter: MessageFilter,
+    window_now: WindowTime,
+) -> Result<Counts, ListError> {
+    let (wanted, _) = Wanted::of(&mut filter);
+    let count = move |page: MessagePage| {
+        let mut counts = Counts { next: page.next, looked_at: page.looked_at, ..Counts::default() };
+        for message in page.messages {
+            let live = live(message.id);
+            if wanted.is_met_by(&message, live.as_ref()) {
+                let status = View::of(&message, live.as_ref()).status;
+                let outcome = MessageOutcome::of_message(&message, status);
+                *counts.messages.entry((message.organisation, outcome)).or_default() += 1;
+            }
+        }
+        counts
+    };
+    store.list_then(lister, filter, MAX_COUNTED, window_now, count).await
+}
+
 impl Wanted {
+    /// Takes them from a filter, and leaves there what is stored of them; true if memory decides.
+    fn of(filter: &mut MessageFilter) -> (Self, bool) {
+        let wanted = Self { status: filter.status, outcome: filter.outcome };
+        let by_status = matches!(wanted.status, Some(Status::Queued | Status::Sending));
+        if by_status {
+            filter.status = Some(Status::Queued);
+        }
+        let outcome = wanted.outcome;
+        let by_outcome = matches!(outcome, Some(MessageOutcome::Queued | MessageOutcome::Sending));
+        if by_outcome {
+            filter.outcome = Some(MessageOutcome::Queued);
+        }
+        (wanted, by_status || by_outcome)
+    }
+
     fn is_met_by(self, message: &Message, live: Option<&Live>) -> bool {
         let status = View::of(message, live).status;
         let outcome = MessageOutcome::of_message(message, status);

@@ -1,6 +1,7 @@
 //! Identifiers: message ids that sort by acceptance, and the numbers of organisations and keys.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
@@ -37,6 +38,32 @@ impl MessageId {
         let mut bytes = [0; 16];
         bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
         Self::from_bytes(bytes)
+    }
+
+    /// Returns the ids that begin with a text: the first 16 characters of an id or more, in any case,
+    /// because fewer only tell a time. `None` if no id begins so.
+    pub fn beginning_with(text: &str) -> Option<RangeInclusive<Self>> {
+        const FEWEST: usize = 16;
+        const LOWEST: &str = "00000000-0000-7000-8000-000000000000";
+        const HIGHEST: &str = "ffffffff-ffff-7fff-bfff-ffffffffffff";
+        let given = text.to_ascii_lowercase();
+        let rest =
+            |bound: &'static str| given.is_ascii().then(|| bound.get(given.len()..)).flatten();
+        if given.len() < FEWEST {
+            return None;
+        }
+        let with = |bound| format!("{given}{}", rest(bound)?).parse().ok();
+        Some(with(LOWEST)?..=with(HIGHEST)?)
+    }
+
+    /// Returns the id that follows this one; nothing can be before it that is behind this one.
+    pub fn successor(self) -> Self {
+        Self(Uuid::from_u128(self.0.as_u128().saturating_add(1)))
+    }
+
+    /// The id as a number, in the order of the ids.
+    pub const fn as_number(self) -> u128 {
+        self.0.as_u128()
     }
 
     /// The instant in the id (RFC 9562, section 5.7): that of acceptance, or a later one where the
@@ -165,6 +192,23 @@ impl fmt::Display for KeyId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_is_found_by_its_first_sixteen_characters_in_any_case() {
+        let id: MessageId = "01a1fd35-1c2b-7abc-9def-0123456789ab".parse().unwrap();
+        let text = id.to_string();
+        for length in 16..=36 {
+            let ids = MessageId::beginning_with(&text[..length].to_uppercase()).unwrap();
+            assert!(ids.contains(&id), "{length}");
+        }
+        assert_eq!(MessageId::beginning_with(&text).unwrap(), id..=id);
+        for none in
+            ["01a1fd35-1c2b-7", "01a1fd35-1c2b-4a", "Your order of today", "äääääääääääääääää"]
+        {
+            assert!(MessageId::beginning_with(none).is_none(), "{none}");
+        }
+        assert!(MessageId::beginning_with(&format!("{text}0")).is_none());
+    }
 
     #[test]
     fn ids_grow_though_the_clock_stands_still_or_goes_back() {

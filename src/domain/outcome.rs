@@ -11,7 +11,7 @@ use crate::domain::worded::worded;
 
 worded! {
     /// How far a message got: its status, or after `sent` its latest event.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum MessageOutcome {
         /// Accepted by us, waiting for an attempt.
         Queued = "queued",

@@ -1,9 +1,11 @@
 //! Search: how an operator finds messages by a part of what their records say.
 
+use std::ops::RangeInclusive;
+
 use crate::domain::event::EventType;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::message::Status;
+use crate::domain::message::{Message, State, Status};
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
@@ -13,6 +15,8 @@ use crate::domain::time::Timestamp;
 pub struct MessageFilter {
     /// Only those accepted before this one.
     pub before: Option<MessageId>,
+    /// Only those with an id from the first to the last of these.
+    pub ids: Option<RangeInclusive<MessageId>>,
     /// Only this organisation's.
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.
@@ -29,6 +33,8 @@ pub struct MessageFilter {
     pub sender_domain: Option<DomainName<'static>>,
     /// Only those with each of these in the subject.
     pub subject_words: Vec<SearchText>,
+    /// Only those with this text in any field that is searched.
+    pub any_field: Option<AnyField>,
     /// Only those accepted at this instant or after it.
     pub created_from: Option<Timestamp>,
     /// Only those accepted before this instant.
@@ -47,7 +53,15 @@ impl SearchText {
 
     /// Returns true if a text has this one in it.
     pub fn is_in(&self, text: &str) -> bool {
-        text.to_lowercase().contains(&self.0)
+        if !(self.0.is_ascii() && text.is_ascii()) {
+            return text.to_lowercase().contains(&self.0);
+        }
+        // Without an allocation: a search looks at very many texts.
+        let (wanted, text) = (self.0.as_bytes(), text.as_bytes());
+        let Some(first) = wanted.first() else { return true };
+        let Some(last_start) = text.len().checked_sub(wanted.len()) else { return false };
+        memchr::memchr2_iter(*first, first.to_ascii_uppercase(), &text[..=last_start])
+            .any(|start| text[start..start + wanted.len()].eq_ignore_ascii_case(wanted))
     }
 
     /// Returns true if the address of a recipient has this text in it; the display name does not
@@ -61,6 +75,72 @@ impl SearchText {
         };
         self.is_in(address) || (!address.is_ascii() && is_in_normal_form())
     }
+}
+
+/// Text that is searched for in every field by which people look for a message: its id, the
+/// provider's id, recipients, the sender's domain, the subject and the metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnyField {
+    whole: SearchText,
+    /// Words, each of which the subject must have.
+    words: Vec<SearchText>,
+    /// End of an id: a number, and the bits of it that count.
+    id_end: Option<(u128, u128)>,
+    sender_domain: Option<DomainName<'static>>,
+    /// Name and value of metadata.
+    metadata: Option<(String, String)>,
+}
+
+/// The fewest characters of the end of an id that are looked for.
+const FEWEST_OF_ID_END: usize = 8;
+
+impl AnyField {
+    /// Returns what finds a text.
+    pub fn new(text: &str) -> Self {
+        let text = text.trim();
+        let domain = DomainName::parse(text).ok().filter(|_| text.contains('.'));
+        let metadata = text.split_once(':');
+        Self {
+            whole: SearchText::new(text),
+            words: text.split_whitespace().map(SearchText::new).collect(),
+            id_end: id_end(text),
+            sender_domain: domain.map(DomainName::into_owned),
+            metadata: metadata.map(|(name, value)| (name.trim().into(), value.trim().into())),
+        }
+    }
+
+    /// Returns true if a field of the message has the text.
+    pub fn is_in(&self, message: &Message) -> bool {
+        self.id_end.is_some_and(|(end, bits)| message.id.as_number() & bits == end)
+            || message.recipients.iter().any(|one| self.whole.is_in_address_of(one))
+            || self.words.iter().all(|word| word.is_in(&message.subject))
+            || self.is_sender_domain(&message.from)
+            || self.is_metadata(message)
+            || matches!(&message.state, State::Sent { ses_message_id, .. }
+                if ses_message_id.len() >= self.whole.0.len() && self.whole.0.len() > FEWEST_OF_ID_END
+                    && self.whole.is_in(ses_message_id))
+    }
+
+    fn is_sender_domain(&self, from: &str) -> bool {
+        let Some(domain) = &self.sender_domain else { return false };
+        // To read an address takes much longer than to see that it cannot be the one.
+        (self.whole.is_in(from) || !from.is_ascii()) && is_sent_from(domain, from)
+    }
+
+    fn is_metadata(&self, message: &Message) -> bool {
+        let Some((name, value)) = &self.metadata else { return false };
+        message.metadata.as_ref().is_some_and(|all| all.get(name) == Some(value))
+    }
+}
+
+/// Reads the end of an id, if it is long enough.
+fn id_end(text: &str) -> Option<(u128, u128)> {
+    let digits: String = text.chars().filter(|one| *one != '-').collect();
+    if !(FEWEST_OF_ID_END..32).contains(&digits.len()) {
+        return None;
+    }
+    let end = u128::from_str_radix(&digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+    Some((end, (1 << (4 * digits.len())) - 1))
 }
 
 /// Returns true if a sender, as given, has an address of this domain, and not of one below it.
@@ -82,6 +162,50 @@ mod tests {
             assert!(!SearchText::new(part).is_in_address_of(given), "{part}");
         }
         assert!(SearchText::new("ANN@").is_in_address_of("ann@example.org"));
+    }
+
+    fn message() -> Message {
+        Message {
+            id: "01a1fd35-1c2b-7abc-9def-0123456789ab".parse().unwrap(),
+            organisation: OrganisationId(1),
+            created_at: Timestamp::from_unix_millis(0),
+            from: "Shop <shop@Mail.Example.com>".to_owned(),
+            recipients: vec!["Ann <ann@example.org>".to_owned()],
+            subject: "Your invoice 1815: paid".to_owned(),
+            metadata: Some([("order".to_owned(), "18:15".to_owned())].into()),
+            terms: crate::domain::terms::Terms::NONE,
+            attempts: 1,
+            state: State::Sent {
+                ses_message_id: "0100018f3a2b1c4d-11111111-2222-000000".to_owned(),
+                sent_at: Timestamp::from_unix_millis(0),
+            },
+            last_event: None,
+            calling: None,
+        }
+    }
+
+    #[test]
+    fn one_text_finds_a_message_by_each_of_its_fields() {
+        let message = message();
+        for text in [
+            "456789ab",
+            "0123456789AB",
+            "9def-0123456789ab",
+            "ANN@",
+            "example.org",
+            "mail.example.com",
+            "1815 invoice",
+            "order:18:15",
+            "0100018F3A2B1C4D-1111",
+            " your invoice ",
+        ] {
+            assert!(AnyField::new(text).is_in(&message), "{text}");
+        }
+        for text in
+            ["56789ab0", "6789ab", "bob@", "example.com", "1816 invoice", "order:18", "0200018f"]
+        {
+            assert!(!AnyField::new(text).is_in(&message), "{text}");
+        }
     }
 
     #[test]

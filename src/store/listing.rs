@@ -132,12 +132,10 @@ pub(super) fn bounds(
         }
         None => None,
     };
-    // With neither, there is no end.
-    let end = match (filter.before, created) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, other) => one.or(other),
-    };
-    (MessageId::first_of(first), end)
+    let wanted = filter.ids.as_ref();
+    let ends = [filter.before, created, wanted.map(|ids| ids.end().successor())];
+    let start = MessageId::first_of(first);
+    (wanted.map_or(start, |ids| start.max(*ids.start())), ends.into_iter().flatten().min())
 }
 
 pub(super) struct Page {
@@ -196,6 +194,7 @@ impl MessageFilter {
             && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
             && self.subject_words.iter().all(|word| word.is_in(&message.subject))
             && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
+            && self.any_field.as_ref().is_none_or(|text| text.is_in(message))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::listing;
 use crate::store::record::{decode_event, decode_message};
 use crate::store::rows::{InTable, KeyRange, Table};
 use crate::store::{
-    Applied, ListError, Lister, MessageFilter, MessagePage, Report, Store, StoreError,
+    Applied, Engine, ListError, Lister, MessageFilter, MessagePage, Report, Store, StoreError,
 };
 
 impl Store {
@@ -59,6 +59,24 @@ impl Store {
         let message = read.map_err(|row| self.damaged_row(row))?;
         let calling = calling.or(message.calling);
         Ok(listing::visible(Message { calling, ..message }, &window_now.into()))
+    }
+
+    /// Returns the idempotency key that a client gave with a message, as long as it is kept as text. On
+    /// a server, only its digest is.
+    pub fn idempotency_key(&self, id: MessageId) -> Result<Option<String>, StoreError> {
+        match &self.engine {
+            Engine::Redb(engine) => engine.idempotency_key(id),
+            Engine::Postgres(_) => Ok(None),
+        }
+    }
+
+    /// Finds the message that SES knows by this id, if the id says when SES accepted it.
+    pub async fn message_sent_as(
+        &self,
+        ses_message_id: &str,
+    ) -> Result<Option<MessageId>, StoreError> {
+        let Some(accepted_at) = acceptance_in(ses_message_id) else { return Ok(None) };
+        ask_engine!(self, engine => engine.message_sent_as(ses_message_id.to_owned(), accepted_at))
     }
 
     /// When the oldest record was made, past its window or not; of one that cannot be read, its
@@ -116,5 +134,29 @@ impl Store {
         let rows = self.rows(Table::Events, KeyRange::of(id), usize::MAX).await?;
         let read = rows.iter().map(|(_, row)| decode_event(row).in_table(Table::Events, id));
         Ok(read.filter_map(|event| self.damage().left_out(event)).collect())
+    }
+}
+
+/// Reads when SES accepted a message from its id: region and version in 4 hexadecimal digits, then
+/// milliseconds since the Unix epoch in 12, then a hyphen.
+fn acceptance_in(ses_message_id: &str) -> Option<Timestamp> {
+    let (head, _) = ses_message_id.split_once('-')?;
+    let is_hex = head.len() == 16 && head.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let millis = is_hex.then(|| u64::from_str_radix(&head[4..], 16))?.ok()?;
+    Some(Timestamp::from_unix_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_ses_says_when_it_was_given() {
+        let read = |text| acceptance_in(text).map(|at| at.to_string());
+        let id = "010201937a4d5c3e-6d5c2f0a-1111-2222-3333-444455556666-000000";
+        assert_eq!(read(id).as_deref(), Some("2024-11-29T23:41:50.526Z"));
+        for none in ["010201937a4d5c3e", "0102-", "order-1815", "ä10201937a4d5c3e-1"] {
+            assert_eq!(read(none), None, "{none}");
+        }
     }
 }

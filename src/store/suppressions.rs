@@ -31,6 +31,22 @@ impl Store {
         Ok(false)
     }
 
+    /// Suppressions of an address that hold for an organisation: its own, and that of all. One that
+    /// cannot be read is left out.
+    pub async fn suppressions_of(
+        &self,
+        organisation: OrganisationId,
+        address: &SuppressedAddress,
+    ) -> Result<Vec<(Option<OrganisationId>, Suppression)>, StoreError> {
+        let mut found = Vec::new();
+        for scope in [Some(organisation), None] {
+            let row = self.row(Table::Suppressions, key(scope_of(scope), address)).await?;
+            let read = row.and_then(|row| decode_suppression(address.as_str(), &row).ok());
+            found.extend(read.map(|suppression| (scope, suppression)));
+        }
+        Ok(found)
+    }
+
     /// Grows whenever an address becomes suppressed: while it stands still, no message that was
     /// admitted before needs to be looked at again.
     pub fn suppression_epoch(&self) -> u64 {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
 use crate::store::listing::{self, Page, SURE_ROWS, blocking};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
@@ -60,6 +61,16 @@ impl PostgresStore {
 
     pub(in crate::store) async fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
         let row = self.query_opt("SELECT id FROM message ORDER BY id DESC LIMIT 1", &[]).await?;
+        Ok(row.map(|row| message_id(row.get(0))))
+    }
+
+    pub(in crate::store) async fn message_sent_as(
+        &self,
+        ses_message_id: String,
+        _: Timestamp,
+    ) -> Result<Option<MessageId>, StoreError> {
+        const FIND: &str = "SELECT id FROM sent WHERE ses_message_id = $1";
+        let row = self.query_opt(FIND, &[&ses_message_id]).await?;
         Ok(row.map(|row| message_id(row.get(0))))
     }
 

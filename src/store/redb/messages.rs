@@ -8,13 +8,16 @@ use redb::{ReadTransaction, ReadableTable, TableHandle};
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::request::KeyOrigin;
+use crate::domain::time::Timestamp;
 use crate::store::damage::Damage;
 use crate::store::listing::{self, Page, blocking};
 use crate::store::metrics::StoreMetrics;
-use crate::store::record::decode_message;
+use crate::store::record::{IdempotencyRow, decode_message};
 use crate::store::redb::RedbStore;
 use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, MESSAGES, META};
+use crate::store::redb::sent;
+use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
 use crate::store::rows::MessageRow;
 use crate::store::{MessageFilter, MessagePage, StoreError};
 
@@ -51,6 +54,33 @@ impl RedbStore {
             let last = messages.last()?;
             Ok(last.map(|(id, _)| MessageId::from_bytes(id.value())))
         })
+    }
+
+    pub(in crate::store) fn idempotency_key(
+        &self,
+        id: MessageId,
+    ) -> Result<Option<String>, StoreError> {
+        let read = self.shared.database.read_row(IDEMPOTENCY, id.as_bytes(), |row| {
+            let Some(row) = row else { return Ok(None) };
+            let IdempotencyRow { key, .. } = IdempotencyRow::decode(row).in_row(IDEMPOTENCY, id)?;
+            Ok((key.origin() == KeyOrigin::Client).then(|| key.as_str().to_owned()))
+        });
+        self.checked(IDEMPOTENCY.name(), id, read)
+    }
+
+    pub(in crate::store) async fn message_sent_as(
+        &self,
+        ses_message_id: String,
+        accepted_at: Timestamp,
+    ) -> Result<Option<MessageId>, StoreError> {
+        self.published().await;
+        let shared = Arc::clone(&self.shared);
+        let reading = blocking(move || {
+            shared.database.read(|transaction| {
+                Ok(sent::find_in(&transaction.open_table(SENT)?, &ses_message_id, accepted_at)?)
+            })
+        });
+        self.checked(SENT.name(), "an id of the provider", reading.await)
     }
 
     /// Reads everything that is durable by now; only of the messages before the given one, if there

@@ -13,7 +13,7 @@ use redb::ReadableTable;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::Tables;
+use crate::store::redb::tables::{IdKey, Row, Tables};
 use crate::store::transitions::SEARCH_WINDOW;
 
 /// How many rows a search looks at, the nearest in time first.
@@ -25,10 +25,18 @@ pub(super) fn find(
     ses_message_id: &str,
     accepted_at: Timestamp,
 ) -> Result<Option<MessageId>, redb::Error> {
+    Ok(find_in(&**tables.sent.open()?, ses_message_id, accepted_at)?)
+}
+
+/// As [`find`], in a table that is open.
+pub(super) fn find_in(
+    sent: &impl ReadableTable<(u64, IdKey), Row>,
+    ses_message_id: &str,
+    accepted_at: Timestamp,
+) -> Result<Option<MessageId>, redb::StorageError> {
     let at = (accepted_at.unix_millis(), [0; 16]);
     let end = (accepted_at.plus(SEARCH_WINDOW).unix_millis(), [u8::MAX; 16]);
     let start = (accepted_at.minus(SEARCH_WINDOW).unix_millis(), [0; 16]);
-    let sent = tables.sent.open()?;
     let mut later = sent.range(at..=end)?;
     let mut earlier = sent.range(start..at)?.rev();
     for _ in 0..SEARCH_ROWS / 2 {
