@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::admin::snapshot::Snapshot;
 use crate::alerts::{FoundBy, Observed};
 use crate::dispatch::recent_calls;
+use crate::domain::id::OrganisationId;
+use crate::domain::outcome::MessageOutcome;
 use crate::domain::worded::worded;
 use crate::error_chain::without_full_stop;
 
@@ -80,9 +82,27 @@ pub struct Condition {
     pub severity: Severity,
     /// Whether the service is ready all the same.
     pub ready: bool,
+    /// Messages that it concerns, if these are not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affected: Option<Affected>,
     /// What alerts say besides; only the service that found the condition knows it.
     #[serde(skip)]
     pub alert: AlertFacts,
+}
+
+/// Messages that a condition concerns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affected {
+    /// Their outcome.
+    pub outcome: String,
+    pub organisation: Option<String>,
+    /// Domain that they are sent from.
+    pub domain: Option<String>,
+    /// How many of them wait on this node; `None` if they do not wait, or are too many to count.
+    pub waiting: Option<u64>,
+    /// Organisation by its number, for whoever counts.
+    #[serde(skip)]
+    pub id: Option<OrganisationId>,
 }
 
 /// What an alert says of a condition in another way than everything else.
@@ -198,6 +218,25 @@ impl Finder<'_> {
         }
     }
 
+    /// What was found last concerns the messages that an organisation, or all, have with an outcome,
+    /// only those from a domain if one is given.
+    fn affects(
+        &mut self,
+        outcome: MessageOutcome,
+        organisation: Option<(OrganisationId, &str)>,
+        domain: Option<&str>,
+    ) {
+        if let Some(condition) = self.found.last_mut() {
+            condition.affected = Some(Affected {
+                outcome: outcome.as_str().to_owned(),
+                organisation: organisation.map(|(_, name)| name.to_owned()),
+                domain: domain.map(str::to_owned),
+                waiting: None,
+                id: organisation.map(|(id, _)| id),
+            });
+        }
+    }
+
     /// Alerts say this of what was found last, because its sentence has words of others.
     fn alert_says(&mut self, message: impl AsRef<str>) {
         if let Some(condition) = self.found.last_mut() {
@@ -217,6 +256,7 @@ impl Finder<'_> {
             advice,
             severity,
             ready,
+            affected: None,
             alert,
         });
     }
@@ -246,6 +286,8 @@ fn found(
     for definition in definitions {
         (definition.rule)(snapshot, &mut Finder { definition, found: &mut found });
     }
+    // Those of one severity stay in the order of the list.
+    found.sort_by_key(|condition| condition.severity);
     found
 }
 

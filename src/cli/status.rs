@@ -593,6 +593,7 @@ mod tests {
                 advice: String::new(),
                 severity: Severity::Critical,
                 ready: false,
+                affected: None,
                 alert: AlertFacts::default(),
             });
             assert_eq!(critical_codes(&status), [code], "it is told of once");

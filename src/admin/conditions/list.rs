@@ -15,6 +15,7 @@ use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::recent_calls;
 use crate::domain::attempt::TrackingOverride;
 use crate::domain::organisation::OrganisationKind;
+use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, WebhookState};
 use crate::error_chain::without_full_stop;
@@ -24,6 +25,7 @@ use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
 use crate::store::{CLOCKS_DIFFER, NodeState, SeenFrom, Standby};
 
 use Alerts::Rules;
+use MessageOutcome::{Bounced, Complained, Failed, Queued};
 use Severity::{Critical, Warning};
 
 /// How far back the conditions of the last minutes look, in words.
@@ -222,6 +224,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let message = format!(
                 "All calls for {name} fail ({message}), and others do not; its messages wait");
             found.names(message, "ORG", &name);
+            found.affects(Queued, Some((*id, &name)), None);
             found.alert_says(format!(
                 "All calls for {name} fail, and others do not; its messages wait"));
         },
@@ -236,6 +239,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
                 "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
                  wait");
             found.names(message, "ORG", &name);
+            found.affects(Queued, Some((*id, &name)), None);
             found.alert_says(format!(
                 "The provider refuses the messages of {name} alike; such messages wait"));
         },
@@ -249,6 +253,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
                 "The provider does not take {domain} of {name} ({message}); its messages wait");
             found.names(message, "DOMAIN", domain);
             found.is_about(format!("{domain} of {name}"));
+            found.affects(Queued, Some((*id, &name)), Some(domain));
             found.alert_says(format!(
                 "The provider does not take {domain} of {name}; its messages wait"));
         },
@@ -346,6 +351,34 @@ pub(super) static OBSERVED: [Definition; 30] = [
             }
         },
     ),
+    warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
+        "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
+         above half of SES's limit of 5 %",
+        "Its list is old or its sign-up unchecked. To stop it, revoke its key",
+        |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
+            if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
+                     accounts from 5 % on"));
+                found.is_about(name);
+                found.affects(Bounced, id.map(|id| (id, name.as_str())), None);
+            }
+        },
+    ),
+    warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
+        "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
+         recipients, are above half of SES's limit of 0.1 %",
+        "Find out what it sends, and to whom. To stop it, revoke its key",
+        |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
+            if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours was complained about; SES \
+                     reviews accounts from 0.1 % on"));
+                found.is_about(name);
+                found.affects(Complained, id.map(|id| (id, name.as_str())), None);
+            }
+        },
+    ),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Documents of the provider could not be read in full, and are kept as dead letters",
         "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
@@ -417,6 +450,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                 "{name} has been paused by an operator since {since}; its sends are {sends}, and \
                  {waiting} of it wait");
             found.names(message, "ORG", &name);
+            found.affects(Queued, Some((*organisation, &name)), None);
         },
     ),
     warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
@@ -576,7 +610,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
     critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
         "Messages wait, and none was sent for 15 minutes",
         "See why: pillarbox message list --status queued",
-        |s, found| found.if_so(s.recent.is_stuck),
+        |s, found| if s.recent.is_stuck {
+            found.if_so(true);
+            found.affects(Queued, None, None);
+        },
     ),
     warning("internal_errors", Rules(&["PillarboxInternalErrors"]),
         "Requests failed by a fault in the service",
@@ -648,32 +685,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                 format!("{messages} of {worst}{others} failed{LATELY_SAID}"),
                 found.definition.advice.replace("ORG", worst),
             );
-        },
-    ),
-    warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
-        "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
-         above half of SES's limit of 5 %",
-        "Its list is old or its sign-up unchecked. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
-            if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
-                found.says(format!(
-                    "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
-                     accounts from 5 % on"));
-                found.is_about(name);
-            }
-        },
-    ),
-    warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
-        "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
-         recipients, are above half of SES's limit of 0.1 %",
-        "Find out what it sends, and to whom. To stop it, revoke its key",
-        |s, found| for NamedCounts { name, counts: day, .. } in production(&s.recent.day) {
-            if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
-                found.says(format!(
-                    "{share} of {name}'s mail of the last 24 hours was complained about; SES \
-                     reviews accounts from 0.1 % on"));
-                found.is_about(name);
-            }
+            found.affects(Failed, None, None);
         },
     ),
 ];
