@@ -335,7 +335,7 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
         connections.spawn(async move {
             match acceptor {
                 Some(acceptor) => serve_secure(stream, acceptor, shared, client).await,
-                None => http1::serve(stream, &shared, client).await,
+                None => http1::serve(stream, &shared, client, address).await,
             }
             drop(mark);
         });

@@ -3,6 +3,7 @@
 //! Must not know what the handler counts, or why it lets a connection go.
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +19,8 @@ pub struct Connection(Arc<Inner>);
 struct Inner {
     /// Its place among the client connections, if it is one.
     client: Option<Arc<ClientConnection>>,
+    /// Address of its other end, if it has one and no TLS is spoken.
+    peer: Option<IpAddr>,
     mark: OnceLock<Box<dyn Any + Send + Sync>>,
     is_ending: AtomicBool,
     ending: Notify,
@@ -25,8 +28,13 @@ struct Inner {
 
 impl Connection {
     /// A connection with this place among the client connections.
-    pub(super) fn of(client: Option<Arc<ClientConnection>>) -> Self {
-        Self(Arc::new(Inner { client, ..Inner::default() }))
+    pub(super) fn of(client: Option<Arc<ClientConnection>>, peer: Option<IpAddr>) -> Self {
+        Self(Arc::new(Inner { client, peer, ..Inner::default() }))
+    }
+
+    /// Returns the address of its other end, if it has one and no TLS is spoken.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.0.peer
     }
 
     /// Notes that a request has brought a valid key.

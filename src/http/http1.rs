@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,12 +53,17 @@ pub(super) fn builder(limits: &Limits) -> http1::Builder {
 }
 
 /// Serves a connection until it is closed.
-pub(super) async fn serve<I, H>(io: I, shared: &Shared<H>, client: Option<Arc<ClientConnection>>)
-where
+pub(super) async fn serve<I, H>(
+    io: I,
+    shared: &Shared<H>,
+    client: Option<Arc<ClientConnection>>,
+    peer: Option<IpAddr>,
+) where
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    serve_with(io, shared, client, None).await;
+    let seen = Connection::of(client.clone(), peer);
+    serve_with(io, shared, client, seen, None).await;
 }
 
 /// Serves a connection over TLS until it is closed. `written` counts the bytes below TLS.
@@ -70,13 +76,15 @@ pub(super) async fn serve_counted<I, H>(
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    serve_with(io, shared, client, Some(written)).await;
+    let seen = Connection::of(client.clone(), None);
+    serve_with(io, shared, client, seen, Some(written)).await;
 }
 
 async fn serve_with<I, H>(
     io: I,
     shared: &Shared<H>,
     client: Option<Arc<ClientConnection>>,
+    seen: Connection,
     written: Option<Arc<AtomicU64>>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -85,7 +93,6 @@ async fn serve_with<I, H>(
     let progress = Arc::new(Progress::new(client.clone(), written));
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
-    let seen = Connection::of(client.clone());
     let service = service_fn(|request| respond(shared, &progress, &responses, &seen, request));
     let mut connection = shared.http1.serve_connection(TokioIo::new(guard), service);
     let mut stopped = pin!(shared.drain.clone().stopped());

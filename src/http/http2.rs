@@ -68,7 +68,7 @@ pub(super) async fn serve<I, H>(
     let unread = Arc::new(Unread::default());
     let limits = shared.limits.clone();
     let mut drain = shared.drain.clone();
-    let seen = Connection::of(client.clone());
+    let seen = Connection::of(client.clone(), None);
     let service = {
         let (activity, unread) = (Arc::clone(&activity), Arc::clone(&unread));
         let seen = seen.clone();
