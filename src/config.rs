@@ -15,8 +15,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderName, Uri};
 use ipnet::IpNet;
+use secrecy::{ExposeSecret as _, SecretString};
 
 pub use self::edit::{EditError, set_texts};
 pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
@@ -76,6 +77,8 @@ pub struct Config {
     pub operator_listen: SocketAddr,
     /// Host names of the operator listener besides its IP address and localhost, in lower case.
     pub operator_hosts: Vec<String>,
+    /// Ways to sign in to the operators' page besides its key.
+    pub operator_sign_in: OperatorSignIn,
     /// The directory of the data file.
     pub data_dir: PathBuf,
     /// The Unix socket of the administration commands.
@@ -107,6 +110,17 @@ pub struct Config {
     pub alerts: Option<Alerts>,
     /// What stores.
     pub store: StoreConfig,
+}
+
+/// Ways to sign in to the operators' page besides its key; none by default.
+#[derive(Debug, Clone, Default)]
+pub struct OperatorSignIn {
+    /// Password, as it was read from its file.
+    pub password: Option<SecretString>,
+    /// Header in which a proxy names the person that it has signed in.
+    pub user_header: Option<HeaderName>,
+    /// Networks of the proxies whose header counts. The limits of connections know nothing of them.
+    pub proxies: Vec<IpNet>,
 }
 
 /// Receiver of alerts.
@@ -345,6 +359,7 @@ impl Config {
                 default.operator_hosts,
                 values::host_names,
             ),
+            operator_sign_in: OperatorSignIn::read(reader),
             data_dir: reader.take("data_dir", default.data_dir, values::path),
             admin_socket: reader.take("admin_socket", default.admin_socket, values::socket_path),
             max_request_bytes,
@@ -518,6 +533,27 @@ impl Ses {
     }
 }
 
+impl OperatorSignIn {
+    fn read(reader: &mut Reader) -> Self {
+        const KEYS: [&str; 2] = ["operator_user_header", "operator_trusted_proxies"];
+        let password = reader.take_optional("operator_password_file", values::password);
+        let user_header = reader.take_optional(KEYS[0], values::header_name);
+        let proxies = reader.take(KEYS[1], Vec::new(), values::networks);
+        if user_header.is_some() && proxies.is_empty() {
+            reader.inconsistent(&KEYS, "the header is taken from these proxies alone: name them");
+        }
+        Self { password, user_header, proxies }
+    }
+}
+
+impl PartialEq for OperatorSignIn {
+    fn eq(&self, other: &Self) -> bool {
+        let password = |one: &Self| one.password.as_ref().map(|it| it.expose_secret().to_owned());
+        password(self) == password(other)
+            && (&self.user_header, &self.proxies) == (&other.user_header, &other.proxies)
+    }
+}
+
 impl Alerts {
     fn read(reader: &mut Reader) -> Option<Self> {
         const KEYS: [&str; 2] = ["alerts.url", "alerts.secret_file"];
@@ -597,6 +633,7 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8025)),
             operator_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8026)),
             operator_hosts: Vec::new(),
+            operator_sign_in: OperatorSignIn::default(),
             data_dir: PathBuf::from("/var/lib/pillarbox"),
             admin_socket: PathBuf::from("/run/pillarbox/admin.sock"),
             max_request_bytes: 10 * MIB,

@@ -13,10 +13,13 @@ use crate::config::error::{ConfigError, Origin, Problem};
 use crate::domain::likely::likely;
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 43] = [
+pub(super) const KEYS: [&str; 46] = [
     "listen",
     "operator_listen",
     "operator_hosts",
+    "operator_password_file",
+    "operator_user_header",
+    "operator_trusted_proxies",
     "data_dir",
     "admin_socket",
     "max_request_bytes",

@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use config::ValueKind;
-use http::Uri;
+use http::{HeaderName, Uri};
 use ipnet::IpNet;
+use secrecy::SecretString;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
@@ -26,6 +27,8 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 const MAX_HOST_NAMES: usize = 16;
 /// The most of the file of a secret that is read.
 const MAX_SECRET_FILE_BYTES: u64 = 1_024;
+/// The fewest characters of a password of operators.
+const MIN_PASSWORD_CHARS: usize = 16;
 /// The most networks of proxies.
 const MAX_NETWORKS: usize = 64;
 
@@ -230,6 +233,29 @@ pub(super) fn signing_secret(given: &Given) -> Result<SigningSecret, String> {
     // What the file has is not shown. Some editors put a mark before it.
     SigningSecret::parse(text.trim_start_matches('\u{feff}').trim())
         .map_err(|rule| format!("{allowed}; {rule}"))
+}
+
+/// Path of a file with a password of operators. Returns the password.
+pub(super) fn password(given: &Given) -> Result<SecretString, String> {
+    let path = path(given)?;
+    let allowed =
+        format!("the path of a file with a password of {MIN_PASSWORD_CHARS} characters or more");
+    let mut text = String::new();
+    let read = File::open(&path);
+    let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
+    read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
+    // What the file has is not shown.
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.chars().count() < MIN_PASSWORD_CHARS {
+        return Err(format!("{allowed}; this one has a shorter one"));
+    }
+    Ok(password.into())
+}
+
+/// Name of a header.
+pub(super) fn header_name(given: &Given) -> Result<HeaderName, String> {
+    let read = given.text().and_then(|text| text.parse().ok());
+    read.ok_or_else(|| "the name of a header, such as \"X-Forwarded-User\"".to_owned())
 }
 
 /// A path that a Unix socket can have.

@@ -96,6 +96,7 @@ impl Service {
             ("listen", old.listen != new.listen),
             ("operator_listen", old.operator_listen != new.operator_listen),
             ("operator_hosts", old.operator_hosts != new.operator_hosts),
+            ("the sign-in of operators", old.operator_sign_in != new.operator_sign_in),
             ("data_dir", old.data_dir != new.data_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
             ("tls", old.tls.is_some() != new.tls.is_some()),
