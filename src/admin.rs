@@ -7,7 +7,6 @@
 #![expect(missing_docs, reason = "the names of an answer's members say what most of them are")]
 
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,8 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::alerts::Alerts;
 use crate::clock::Clock;
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation as domain_organisation;
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::terms::Priority;
 use crate::http::tls::Tls;
@@ -39,6 +36,7 @@ pub mod client;
 pub mod conditions;
 pub mod dead_letter;
 pub mod domain;
+pub mod explanations;
 pub mod identity;
 pub mod key;
 pub mod live;
@@ -82,9 +80,10 @@ use suppression::{
 use test_send::{MessageForm, TestSent};
 use webhook::{
     ReplayedEvents, Webhook, WebhookDeliveryPage, WebhookReached, WebhookReplayed, WebhookSecret,
-    WebhookTested, Webhooks, WhichDeliveries,
+    WebhookShown, WebhookTested, Webhooks, WhichDeliveries,
 };
 
+pub use organisation::shown_name;
 pub use refusal::Refusal;
 
 /// The largest call, in bytes.
@@ -366,6 +365,10 @@ calls! {
     "suppression-list" SuppressionList {
         #[command(flatten)]
         scope: Option<Scope>,
+        /// Only suppressions of addresses with this text, in any case.
+        #[arg(long, value_name = "TEXT")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        search: Option<String>,
         /// Only those behind this one.
         #[arg(skip)]
         after: Option<SuppressionCursor>,
@@ -427,6 +430,16 @@ calls! {
         #[arg(long, value_name = "TIME")]
         #[serde(skip_serializing_if = "Option::is_none")]
         until: Option<String>,
+        /// Only messages with this text: a message id (whole, its first 16 characters, or 8 or more from
+        /// its end), a request id, SES's id, an idempotency key, a part of a recipient's address, the
+        /// sender's domain, words of the subject, or metadata as NAME:VALUE.
+        #[arg(long, value_name = "TEXT")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        search: Option<String>,
+        /// Count the messages instead, by organisation and outcome.
+        #[arg(long)]
+        #[serde(default, skip_serializing_if = "is_false")]
+        count: bool,
         /// Most messages to list.
         #[arg(long, default_value = "50")]
         #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=message::MAX_LISTED))]
@@ -486,6 +499,13 @@ calls! {
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
     } -> Webhooks: File = webhook::list;
+
+    /// Show an endpoint with its last attempts since the start of the service, at most 100, and the
+    /// beginning of the answers.
+    "webhook-show" WebhookShow {
+        /// Number of the endpoint, from the list.
+        id: u32,
+    } -> WebhookShown: File = webhook::show;
 
     /// Remove an endpoint. It does not get the events that still wait for it.
     "webhook-remove" WebhookRemove {
@@ -733,6 +753,11 @@ impl Admin {
         }
     }
 
+    /// Address at which clients are served, if a service runs that tells of itself.
+    pub fn client_address(&self) -> Option<SocketAddr> {
+        self.facts().ok().map(|facts| facts.clients)
+    }
+
     /// What the running service tells of itself.
     fn facts(&self) -> Result<&ServiceFacts, Refusal> {
         match &self.place {
@@ -751,54 +776,4 @@ impl Admin {
             ))),
         }
     }
-
-    fn organisation(&self, name: &str) -> Result<domain_organisation::Organisation, Refusal> {
-        let name = organisation_name(name)?;
-        self.store.organisation(&name).ok_or_else(|| {
-            Refusal::new(format!(
-                "there is no organisation {name}; `pillarbox org list` shows those there are, and \
-                 `pillarbox org add {name}` adds it"
-            ))
-        })
-    }
-
-    /// What an organisation has of all these, or all of them if none is named.
-    fn only<T>(
-        &self,
-        organisation: Option<&str>,
-        mut all: Vec<T>,
-        whose: impl Fn(&T) -> OrganisationId,
-    ) -> Result<Vec<T>, Refusal> {
-        if let Some(name) = organisation {
-            let only = self.organisation(name)?.id;
-            all.retain(|one| whose(one) == only);
-        }
-        Ok(all)
-    }
-
-    /// What to say where an organisation was removed between two looks.
-    fn gone(organisation: &domain_organisation::Organisation) -> Refusal {
-        Refusal::new(format!("the organisation {} was removed meanwhile", organisation.name))
-    }
-
-    /// The number of the organisation with this name, or of a removed one as it is listed.
-    fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId, Refusal> {
-        match name.strip_prefix(REMOVED_MARK).map(u32::from_str) {
-            Some(Ok(number)) => Ok(OrganisationId(number)),
-            Some(Err(_)) | None => Ok(self.organisation(name)?.id),
-        }
-    }
-
-    /// The name of an organisation, or the number of one that was removed.
-    fn shown(&self, id: OrganisationId) -> String {
-        shown_name(&self.store, id)
-    }
-}
-
-/// The name of an organisation, or the number of one that was removed.
-pub fn shown_name(store: &Store, id: OrganisationId) -> String {
-    store.organisation_by_id(id).map_or_else(
-        || format!("{REMOVED_MARK}{}", id.0),
-        |organisation| organisation.name.as_str().to_owned(),
-    )
 }

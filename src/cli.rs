@@ -14,7 +14,7 @@ use crate::admin::{
     MessageShow, NodeDrain, NodeForget, NodeList, OrganisationAdd, OrganisationLimit,
     OrganisationList, OrganisationPause, OrganisationRemove, OrganisationResume, SuppressionAdd,
     SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove, WebhookReplay,
-    WebhookResume, WebhookRotate, WebhookTest,
+    WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
 use crate::domain::likely::likely;
 use crate::service::HandedBodies;
@@ -132,6 +132,7 @@ commands! {
     Webhook {
         Add(webhook::Add) => webhook::add;
         List(WebhookList): webhook::table;
+        Show(WebhookShow): webhook::shown;
         Remove(WebhookRemove): |one| webhook::told("removed", one);
         Pause(WebhookPause): |one| webhook::told("paused", one);
         Resume(WebhookResume): |one| webhook::told("resumed", one);

@@ -1,11 +1,13 @@
 //! The operator listener: is the process alive, can it do its work, how it goes in numbers, and a
 //! page for people.
 //!
-//! It only reads: every path takes GET and HEAD alone, and nothing behind them changes anything.
+//! It only reads: every path but that of the sign-in takes GET and HEAD alone, and nothing behind them
+//! changes anything.
 //! `http` serves it; this part knows paths and what to show on them.
 
 use std::fs;
 use std::future::Future;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
@@ -27,6 +29,7 @@ use crate::admin::bodies::BodyFacts;
 use crate::alerts::Alerts;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
+use crate::config::OperatorSignIn;
 use crate::dispatch::Dispatcher;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
@@ -49,6 +52,7 @@ use key::PageKey;
 use live::LiveUpdate;
 use observer::Observer;
 use page::Path;
+use sign_in::SignIn;
 
 pub mod captured_mail;
 mod health;
@@ -59,6 +63,7 @@ mod metrics;
 pub mod observer;
 mod organisations;
 mod page;
+mod sign_in;
 mod trends;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
@@ -106,6 +111,8 @@ pub struct Parts {
     pub max_connections: usize,
     /// Names of this listener's host, besides its IP address and localhost.
     pub host_names: Vec<String>,
+    /// Ways to sign in besides the page's key.
+    pub sign_in: OperatorSignIn,
     /// Path of the data file.
     pub file: PathBuf,
     /// Start of the service, in seconds since the Unix epoch.
@@ -125,6 +132,7 @@ pub struct Operator {
     metrics: Registry,
     admin: Arc<Admin>,
     key: PageKey,
+    sign_in: SignIn,
     told: watch::Receiver<LiveUpdate>,
 }
 
@@ -164,7 +172,8 @@ impl Operator {
         let metrics = metrics::registry(&observer.parts);
         let observed = Arc::clone(&observer);
         let observing = move || -> Looking { Box::pin(Arc::clone(&observed).run(teller.clone())) };
-        (Self { observer, metrics, admin, key, told }, observing)
+        let sign_in = SignIn::new(observer.parts.sign_in.clone());
+        (Self { observer, metrics, admin, key, sign_in, told }, observing)
     }
 
     /// The limits of its listener.
@@ -174,7 +183,8 @@ impl Operator {
 
     async fn answer(
         &self,
-        request: &Request<Incoming>,
+        request: Request<Incoming>,
+        peer: Option<IpAddr>,
     ) -> Result<Response<ResponseBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
         let names = &self.observer.parts.host_names;
@@ -183,12 +193,15 @@ impl Operator {
         }
         let endpoint = Endpoint::of(request.uri().path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
+        if endpoint == Endpoint::Page(Path::Session) {
+            return self.session(request, peer).await;
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Rejection::MethodNotAllowed { allow: ALLOW });
         }
         let whole = match endpoint {
             Endpoint::Page(path) => {
-                return self.page(path, request.uri(), request.headers()).await;
+                return self.page(path, request.uri(), request.headers(), peer).await;
             }
             Endpoint::Health => health::health(self.observer.parts.store.answered()).await,
             Endpoint::Readiness => health::readiness(&self.observer.immediate()),
@@ -211,9 +224,9 @@ impl Handler for Operator {
         &self,
         request: Request<Incoming>,
         _: RequestId,
-        _: &Connection,
+        connection: &Connection,
     ) -> Response<ResponseBody> {
-        let answer = self.answer(&request).await;
+        let answer = self.answer(request, connection.peer()).await;
         answer.unwrap_or_else(|rejection| rejection.into_response().map(ResponseBody::from))
     }
 }

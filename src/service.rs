@@ -212,6 +212,7 @@ impl Service {
             connections: clients,
             max_connections: limits.max_connections,
             host_names: config.operator_hosts.clone(),
+            sign_in: config.operator_sign_in.clone(),
             file: config.data_dir.join(FILE_NAME),
             started,
             tls: listeners.tls.clone(),

@@ -26,7 +26,7 @@ use memory::DeliveryMemory;
 use sender::{Sender, SharedClient};
 
 pub use sender::{ATTEMPT_TIMEOUT, Answer, Attempt, BadEndpoint, Delivery};
-pub use status::{Delivered, EndpointStatus, LastAnswer, RECENT};
+pub use status::{AttemptResult, Attempted, EndpointStatus, LastAnswer, RECENT};
 
 mod endpoint;
 mod memory;

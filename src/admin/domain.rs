@@ -17,6 +17,9 @@ use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
 use crate::views::is_false;
 
+/// What to do if no service runs that could ask SES.
+const CHECK_LATER: &str = "start the service and check the domain then";
+
 /// Who says that a domain may be sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -165,22 +168,7 @@ pub(super) fn list(admin: &Admin, call: &DomainList) -> Result<Domains, Refusal>
 
 pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChecked, Refusal> {
     let name = domain_name(&call.domain)?;
-    if admin.owned(&name).is_empty() {
-        return Err(Refusal::new(format!(
-            "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
-             adds it"
-        )));
-    }
-    if admin.owned(&name).iter().all(|domain| admin.is_of_test(domain)) {
-        return Err(Refusal::new(format!(
-            "only test organisations have the domain {name}: it counts as verified, and SES is not \
-             asked about it"
-        )));
-    }
-    let ses = admin.ses("start the service and check the domain then")?;
-    let identity = ses.identity(&name).await.map_err(|error| {
-        Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
-    })?;
+    let identity = admin.identity_at_ses(&name).await?;
     let finding = finding(identity.as_ref());
     let check = organisation::DomainCheck { at: admin.clock.now(), finding };
     // What was withdrawn while SES was asked must not come back. The operator asks, and so
@@ -192,16 +180,7 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
         };
         admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
     }
-    Ok(DomainChecked {
-        ses: finding,
-        reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
-        dkim: identity.as_ref().map(|identity| identity.dkim_status),
-        mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
-            |mail_from| MailFrom { domain: mail_from.domain.clone(), setup: mail_from.status },
-        ),
-        domains: admin.owned(&name).iter().map(|domain| admin.domain(domain)).collect(),
-        dns_records: dns_records(&name, identity.as_ref(), ses.region()),
-    })
+    admin.checked(&name, identity.as_ref())
 }
 
 pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRemoved, Refusal> {
@@ -236,6 +215,49 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
 }
 
 impl Admin {
+    /// Asks SES about a domain, and changes nothing here.
+    pub async fn domain_at_ses(&self, domain: &str) -> Result<DomainChecked, Refusal> {
+        let name = domain_name(domain)?;
+        let identity = self.identity_at_ses(&name).await?;
+        self.checked(&name, identity.as_ref())
+    }
+
+    /// Asks SES for the identity of a domain that an organisation sends from.
+    async fn identity_at_ses(&self, name: &DomainName<'_>) -> Result<Option<Identity>, Refusal> {
+        if self.owned(name).is_empty() {
+            return Err(Refusal::new(format!(
+                "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
+                 adds it"
+            )));
+        }
+        if self.owned(name).iter().all(|domain| self.is_of_test(domain)) {
+            return Err(Refusal::new(format!(
+                "only test organisations have the domain {name}: it counts as verified, and SES is \
+                 not asked about it"
+            )));
+        }
+        self.ses(CHECK_LATER)?.identity(name).await.map_err(|error| {
+            Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
+        })
+    }
+
+    fn checked(
+        &self,
+        name: &DomainName<'_>,
+        identity: Option<&Identity>,
+    ) -> Result<DomainChecked, Refusal> {
+        Ok(DomainChecked {
+            ses: finding(identity),
+            reason: identity.and_then(|identity| identity.reason.clone()),
+            dkim: identity.map(|identity| identity.dkim_status),
+            mail_from: identity.and_then(|identity| identity.mail_from.as_ref()).map(|mail_from| {
+                MailFrom { domain: mail_from.domain.clone(), setup: mail_from.status }
+            }),
+            domains: self.owned(name).iter().map(|domain| self.domain(domain)).collect(),
+            dns_records: dns_records(name, identity, self.ses(CHECK_LATER)?.region()),
+        })
+    }
+
     async fn add_at_ses(
         &self,
         organisation: &Organisation,

@@ -1,33 +1,42 @@
 //! Messages as operators read and cancel them.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::explanations::{self, Explanation};
 use crate::admin::moment::moment;
+use crate::admin::suppression::Suppression;
+use crate::admin::webhook::MessageDelivery;
 use crate::admin::{
     Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
 };
 use crate::dispatch::Cancelled;
 use crate::domain::event::Event;
-use crate::domain::id::{KeyId, MessageId};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Cancellation, Message, Status};
 use crate::domain::outcome::MessageOutcome;
-use crate::domain::policy::RECORD_RETENTION_DAYS;
-use crate::domain::search::{MessageFilter, SearchText};
+use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION_DAYS};
+use crate::domain::request::IdempotencyKey;
+use crate::domain::search::{AnyField, MessageFilter, SearchText};
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::timeline::Entry;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
 use crate::store::Lister;
-use crate::views::{DetailView, EventView, MessageView, TimelineEntryView};
+use crate::views::{DetailView, EventView, MessageView, TimelineEntryView, is_false};
 
 /// The most messages that one command lists.
 pub(super) const MAX_LISTED: u64 = 100_000;
 /// The most messages that one call cancels by their ids.
 pub const MAX_MESSAGES: usize = 1_000;
 /// The longest text that is searched for, in characters.
-const MAX_SEARCH_CHARS: usize = 200;
+const MAX_SEARCH_CHARS: usize = 256;
+/// The most organisations that are asked for an idempotency key.
+const MAX_ORGANISATIONS_ASKED: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
@@ -61,10 +70,31 @@ pub struct MessageShown {
     /// Acceptance, attempts, end and events, oldest first.
     #[serde(default)]
     pub timeline: Vec<TimelineEntryView>,
+    /// Of each entry of the timeline, its cause in plain words and what to do, if there is more to say.
+    #[serde(default)]
+    pub explanations: Vec<Option<Explained>>,
     pub timelines: Vec<Timeline>,
+    /// Key that the client gave; none after 24 hours, and none on PostgreSQL, which has only a digest.
+    #[serde(rename = "idempotencyKey", default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Suppressions of its recipients that hold now.
+    #[serde(default)]
+    pub suppressions: Vec<Suppression>,
+    /// Last attempts to deliver its events to endpoints, since the start of the service.
+    #[serde(default)]
+    pub deliveries: Vec<MessageDelivery>,
     /// Time of the service's last start, if the message is pending and waited then already.
     #[serde(rename = "restartedAt", default, skip_serializing_if = "Option::is_none")]
     pub restarted_at: Option<String>,
+}
+
+/// Cause of an entry of a timeline, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explained {
+    /// Name of it in the page's help.
+    pub topic: String,
+    pub cause: String,
+    pub advice: String,
 }
 
 /// What happened to one recipient.
@@ -96,6 +126,12 @@ pub struct Messages {
     pub looked_back_to: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<usize>,
+    /// True if the text that is searched for names this message alone.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exact: bool,
+    /// Instead of messages, if they are counted: how many there are, by organisation and outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<BTreeMap<String, BTreeMap<String, u64>>>,
 }
 
 /// What became of the messages that were to be cancelled.
@@ -139,8 +175,12 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
     let entries = admin.store.timeline(&message, events, admin.clock.window_time()).await?;
     Ok(MessageShown {
         events: shown,
+        explanations: entries.iter().map(explained).collect(),
         timeline: entries.into_iter().map(TimelineEntryView::from).collect(),
         timelines,
+        idempotency_key: admin.idempotency_key(&message)?,
+        suppressions: admin.suppressed_recipients(&message).await?,
+        deliveries: admin.deliveries_of(id),
         restarted_at: restarted_at.map(|at| at.to_string()),
         view: admin.view(message, live.as_ref()),
     })
@@ -148,18 +188,21 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
 
 pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
     let filter = admin.filter(&call)?;
-    let (limit, now) = (call.limit.min(MAX_PAGE), admin.clock.window_time());
-    let live = admin.live().map(Arc::clone);
-    let live = move |id| live.as_ref().and_then(|live| live.message(id));
-    let (store, lister, window_now) = (&admin.store, Lister::Operators, now.clone());
-    let listing = listing::list(store, lister, live, filter, limit, window_now, |all| all).await?;
-    let messages = listing.messages.into_iter();
-    Ok(Messages {
-        messages: messages.map(|(message, live)| admin.view(message, live.as_ref())).collect(),
-        next: listing.next.map(|id| id.to_string()),
-        looked_back_to: listing.next.map(|id| now.corrected(id.instant()).to_string()),
-        looked_at: Some(listing.looked_at),
-    })
+    if call.count {
+        return admin.counted(filter).await;
+    }
+    let limit = call.limit.min(MAX_PAGE);
+    // A text that names one message finds it at once. Whoever goes on has looked for that already.
+    if let (Some(text), None) = (&call.search, &call.before)
+        && let Some(ids) = admin.named_by(text, filter.organisation).await?
+    {
+        let named = MessageFilter { ids: Some(ids), any_field: None, ..filter.clone() };
+        let found = admin.listed(named, limit).await?;
+        if let [_] = &found.messages[..] {
+            return Ok(Messages { exact: true, next: None, looked_back_to: None, ..found });
+        }
+    }
+    admin.listed(filter, limit).await
 }
 
 pub(super) async fn cancel(
@@ -186,6 +229,88 @@ pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesC
 }
 
 impl Admin {
+    async fn listed(&self, filter: MessageFilter, limit: usize) -> Result<Messages, Refusal> {
+        let (store, now) = (&self.store, self.clock.window_time());
+        let (by, at) = (Lister::Operators, now.clone());
+        let listing =
+            listing::list(store, by, self.live_states(), filter, limit, at, |all| all).await?;
+        let messages = listing.messages.into_iter();
+        Ok(Messages {
+            messages: messages.map(|(message, live)| self.view(message, live.as_ref())).collect(),
+            next: listing.next.map(|id| id.to_string()),
+            looked_back_to: listing.next.map(|id| now.corrected(id.instant()).to_string()),
+            looked_at: Some(listing.looked_at),
+            ..Messages::default()
+        })
+    }
+
+    async fn counted(&self, filter: MessageFilter) -> Result<Messages, Refusal> {
+        let (store, now) = (&self.store, self.clock.window_time());
+        let (by, at) = (Lister::Operators, now.clone());
+        let found = listing::count(store, by, self.live_states(), filter, at).await?;
+        let mut counts = BTreeMap::<String, BTreeMap<String, u64>>::new();
+        for ((organisation, outcome), count) in found.messages {
+            let own = counts.entry(self.shown(organisation)).or_default();
+            own.insert(outcome.as_str().to_owned(), count);
+        }
+        Ok(Messages {
+            next: found.next.map(|id| id.to_string()),
+            looked_back_to: found.next.map(|id| now.corrected(id.instant()).to_string()),
+            looked_at: Some(found.looked_at),
+            counts: Some(counts),
+            ..Messages::default()
+        })
+    }
+
+    /// How pending messages stand, for whoever lays it over what is stored.
+    fn live_states(&self) -> impl Fn(MessageId) -> Option<Live> + Send + use<> {
+        let live = self.live().map(Arc::clone);
+        move |id| live.as_ref().and_then(|live| live.message(id))
+    }
+
+    /// Returns the ids among which the message is that a text names: by its own id or its beginning, by
+    /// its idempotency key, or by SES's id. Each is found without a look at other messages.
+    async fn named_by(
+        &self,
+        text: &str,
+        organisation: Option<OrganisationId>,
+    ) -> Result<Option<RangeInclusive<MessageId>>, Refusal> {
+        let text = text.trim();
+        if let Some(ids) = MessageId::beginning_with(text) {
+            return Ok(Some(ids));
+        }
+        if let Some(id) = self.store.message_sent_as(text).await? {
+            return Ok(Some(id..=id));
+        }
+        let Ok(key) = IdempotencyKey::parse(text) else { return Ok(None) };
+        let all = self.store.organisations().into_iter().map(|one| one.id);
+        let wanted = all.filter(|id| organisation.is_none_or(|only| only == *id));
+        for id in wanted.take(MAX_ORGANISATIONS_ASKED) {
+            if let Some(id) = self.store.replay(id, key, self.clock.window_time()).await? {
+                return Ok(Some(id..=id));
+            }
+        }
+        Ok(None)
+    }
+
+    fn idempotency_key(&self, message: &Message) -> Result<Option<String>, Refusal> {
+        if message.created_at.is_past(IDEMPOTENCY_WINDOW, self.clock.now()) {
+            return Ok(None);
+        }
+        Ok(self.store.idempotency_key(message.id)?)
+    }
+
+    async fn suppressed_recipients(&self, message: &Message) -> Result<Vec<Suppression>, Refusal> {
+        let mut found = Vec::new();
+        for recipient in &message.recipients {
+            let Some(address) = SuppressedAddress::of_recipient(recipient) else { continue };
+            let all = self.store.suppressions_of(message.organisation, &address).await?;
+            let shown = all.into_iter().map(|(scope, one)| self.shown_suppression(scope, one));
+            found.extend(shown);
+        }
+        Ok(found)
+    }
+
     fn view(&self, message: Message, live: Option<&Live>) -> OperatorsView {
         let outcome = MessageOutcome::of_message(&message, View::of(&message, live).status);
         let kind = self.store.shown_kind(message.organisation);
@@ -201,6 +326,7 @@ impl Admin {
     fn filter(&self, call: &MessageList) -> Result<MessageFilter, Refusal> {
         let subject = call.subject.as_deref().map(short).transpose()?.unwrap_or_default();
         let recipient = call.recipient.as_deref().map(short).transpose()?;
+        let search = call.search.as_deref().map(short).transpose()?;
         let status = |text| one_of(text, "a status", Status::ALL, Status::as_str);
         let outcome =
             |text| one_of(text, "an outcome", MessageOutcome::ALL, MessageOutcome::as_str);
@@ -216,6 +342,7 @@ impl Admin {
             outcome: call.outcome.as_deref().map(outcome).transpose()?,
             recipient_part: recipient.map(SearchText::new),
             sender_domain: owned_domain(call.sender_domain.as_deref())?,
+            any_field: search.map(AnyField::new),
             subject_words: subject.split_whitespace().map(SearchText::new).collect(),
             created_from: call.from.as_deref().map(read).transpose()?,
             created_before: call.until.as_deref().map(read).transpose()?,
@@ -303,6 +430,24 @@ fn concerns(event: &Event, address: &str) -> bool {
 fn normal(recipient: &str) -> String {
     SuppressedAddress::of_recipient(recipient)
         .map_or_else(|| recipient.to_ascii_lowercase(), |address| address.as_str().to_owned())
+}
+
+/// Returns what there is to say of an entry of a timeline beside its kind.
+fn explained(entry: &Entry) -> Option<Explained> {
+    let explanation = match entry {
+        Entry::Event(event) => Some(explanations::of_event(event)),
+        Entry::Step(step) | Entry::EndAtUnknownTime(step) => {
+            step.failure.as_ref().map(|failure| explanations::of_failure(failure.code))
+        }
+        Entry::Accepted(_) | Entry::Sent { .. } | Entry::Omitted(_) => None,
+    };
+    explanation.map(Explained::from)
+}
+
+impl From<Explanation> for Explained {
+    fn from(Explanation { topic, cause, advice }: Explanation) -> Self {
+        Self { topic: topic.into(), cause: cause.into(), advice: advice.into() }
+    }
 }
 
 impl From<&Event> for RecipientEvent {

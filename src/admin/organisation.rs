@@ -1,18 +1,22 @@
 //! Organisations: added, listed, and removed with everything of theirs but their records.
 
+use std::str::FromStr as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::admin::all_nodes::OnAllNodes;
 use crate::admin::{
     Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationPause,
-    OrganisationRemove, OrganisationResume, OrganisationUsage, Refusal, organisation_name,
+    OrganisationRemove, OrganisationResume, OrganisationUsage, REMOVED_MARK, Refusal,
+    organisation_name,
 };
 use crate::dispatch::{Cancelled, PausedMessages};
+use crate::domain::id::OrganisationId;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation as domain;
 use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
-use crate::store::{Change, FIRST_WITH_RIGHTS};
+use crate::store::{Change, FIRST_WITH_RIGHTS, Store};
 use crate::views::is_false;
 
 /// The largest limit: every sum of such numbers is one that JSON and databases know.
@@ -316,4 +320,55 @@ fn shown(organisation: &domain::Organisation) -> Organisation {
         paused: pause.map(Paused::from),
         limits: has_limits.then_some(Limits { per_minute, per_hour, per_day, per_month }),
     }
+}
+impl Admin {
+    pub(super) fn organisation(&self, name: &str) -> Result<domain::Organisation, Refusal> {
+        let name = organisation_name(name)?;
+        self.store.organisation(&name).ok_or_else(|| {
+            Refusal::new(format!(
+                "there is no organisation {name}; `pillarbox org list` shows those there are, and \
+                 `pillarbox org add {name}` adds it"
+            ))
+        })
+    }
+
+    /// What an organisation has of all these, or all of them if none is named.
+    pub(super) fn only<T>(
+        &self,
+        organisation: Option<&str>,
+        mut all: Vec<T>,
+        whose: impl Fn(&T) -> OrganisationId,
+    ) -> Result<Vec<T>, Refusal> {
+        if let Some(name) = organisation {
+            let only = self.organisation(name)?.id;
+            all.retain(|one| whose(one) == only);
+        }
+        Ok(all)
+    }
+
+    /// What to say where an organisation was removed between two looks.
+    pub(super) fn gone(organisation: &domain::Organisation) -> Refusal {
+        Refusal::new(format!("the organisation {} was removed meanwhile", organisation.name))
+    }
+
+    /// The number of the organisation with this name, or of a removed one as it is listed.
+    pub(super) fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId, Refusal> {
+        match name.strip_prefix(REMOVED_MARK).map(u32::from_str) {
+            Some(Ok(number)) => Ok(OrganisationId(number)),
+            Some(Err(_)) | None => Ok(self.organisation(name)?.id),
+        }
+    }
+
+    /// The name of an organisation, or the number of one that was removed.
+    pub(super) fn shown(&self, id: OrganisationId) -> String {
+        shown_name(&self.store, id)
+    }
+}
+
+/// The name of an organisation, or the number of one that was removed.
+pub fn shown_name(store: &Store, id: OrganisationId) -> String {
+    store.organisation_by_id(id).map_or_else(
+        || format!("{REMOVED_MARK}{}", id.0),
+        |organisation| organisation.name.as_str().to_owned(),
+    )
 }

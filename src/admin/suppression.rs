@@ -11,6 +11,7 @@ use crate::admin::{
 };
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::MailboxError;
+use crate::domain::search::SearchText;
 use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::ses::account::Removal;
@@ -21,6 +22,8 @@ pub const MAX_ADDRESSES: usize = 1_000;
 /// The most suppressions that one call imports: few enough that their commit, which acceptances
 /// share, stays short.
 pub const MAX_IMPORT_ROWS: usize = 500;
+/// The most rows that one call of a search looks at.
+const MAX_LOOKED_AT: usize = 20 * MAX_PAGE;
 
 /// For whom an address is suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -197,10 +200,26 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
         (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
         (None, None) => None,
     };
-    let start = start.as_ref().map(|(scope, address)| (*scope, address));
-    let page = admin.store.suppressions(start, MAX_PAGE).await?;
-    let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
-    let next = page.next.filter(|(scope, _)| is_wanted(*scope));
+    let search = call.search.as_deref().map(SearchText::new);
+    let is_wanted = |scope: Option<OrganisationId>, address: &SuppressedAddress| {
+        only.is_none_or(|only| only == scope)
+            && search.as_ref().is_none_or(|text| text.is_in(address.as_str()))
+    };
+    let (mut start, mut looked_at) = (start, 0);
+    // A search looks at several pages, until it has found something or looked at enough.
+    let (page, next) = loop {
+        let from = start.as_ref().map(|(scope, address)| (*scope, address));
+        let mut page = admin.store.suppressions(from, MAX_PAGE).await?;
+        let next = page.next.take().filter(|(scope, _)| only.is_none_or(|only| only == *scope));
+        page.suppressions.retain(|(scope, one)| is_wanted(*scope, &one.address));
+        page.damaged.retain(|(scope, address)| is_wanted(*scope, address));
+        looked_at += MAX_PAGE;
+        let has_found = !(page.suppressions.is_empty() && page.damaged.is_empty());
+        if next.is_none() || has_found || looked_at >= MAX_LOOKED_AT {
+            break (page, next);
+        }
+        start = next;
+    };
     let next = next.map(|(scope, address)| SuppressionCursor {
         organisation: scope.map(|organisation| organisation.0),
         address: address.as_str().to_owned(),
@@ -211,7 +230,7 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
     });
     let damaged = page.damaged.into_iter();
     let damaged = damaged.map(|(scope, address)| (scope, address, UNREADABLE, String::new(), None));
-    let mut rows: Vec<_> = whole.chain(damaged).filter(|(scope, ..)| is_wanted(*scope)).collect();
+    let mut rows: Vec<_> = whole.chain(damaged).collect();
     rows.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
     let shown = rows.into_iter().map(|(scope, address, reason, since, message)| Suppression {
         organisation: scope.map(|number| admin.shown(number)),
@@ -272,6 +291,21 @@ pub(super) async fn import(
 }
 
 impl Admin {
+    /// A suppression as it is shown.
+    pub(super) fn shown_suppression(
+        &self,
+        scope: Option<OrganisationId>,
+        one: domain::Suppression,
+    ) -> Suppression {
+        Suppression {
+            organisation: scope.map(|number| self.shown(number)),
+            address: one.address.to_string(),
+            reason: one.reason.as_str().to_owned(),
+            since: one.since.to_string(),
+            message: one.cause.map(|id| id.to_string()),
+        }
+    }
+
     fn scope(&self, scope: &Scope) -> Result<Option<OrganisationId>, Refusal> {
         match scope {
             Scope::All => Ok(None),

@@ -1,14 +1,17 @@
 //! Webhooks: endpoints added, listed, changed and tested, and their deliveries.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::admin::key::SecretInClear;
 use crate::admin::moment::moment;
 use crate::admin::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
-    WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookTest,
+    WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
 use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
+use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
@@ -18,7 +21,7 @@ use crate::store::{
     Change, Duty, FIRST_WITH_TERMS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
     WebhookAdded as Added,
 };
-use crate::webhooks::{self, Delivered, EndpointStatus};
+use crate::webhooks::{self, AttemptResult, Attempted, EndpointStatus};
 
 /// The most deliveries of each state that are listed.
 const MAX_DELIVERIES: usize = 100;
@@ -131,6 +134,45 @@ pub struct WebhookDeliveryPage {
     pub deliveries: Vec<WebhookDelivery>,
 }
 
+/// An endpoint with its last attempts since the start of the service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookShown {
+    #[serde(flatten)]
+    pub webhook: Webhook,
+    /// At most 100, newest first.
+    pub attempts: Vec<WebhookAttempt>,
+}
+
+/// Attempt to deliver an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookAttempt {
+    /// State of the delivery after it: `delivered`, `waiting` or `failed`.
+    pub state: String,
+    pub event: String,
+    #[serde(rename = "type")]
+    pub event_type: String,
+    pub message: String,
+    /// Its number, from 1 on.
+    pub attempt: u32,
+    pub at: String,
+    pub took_millis: u64,
+    /// Status of the answer, or what went wrong.
+    pub answer: String,
+    /// Beginning of the answer's body.
+    pub body: String,
+    pub next_attempt_at: Option<String>,
+}
+
+/// Attempt to deliver an event of a message, with the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageDelivery {
+    pub webhook: u32,
+    pub url: String,
+    #[serde(flatten)]
+    pub attempt: WebhookAttempt,
+}
+
 /// Events that are delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookReplayed {
@@ -186,6 +228,13 @@ pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks, Refusa
     Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
 }
 
+pub(super) fn show(admin: &Admin, call: &WebhookShow) -> Result<WebhookShown, Refusal> {
+    let webhook = admin.webhook(call.id)?;
+    let recent = admin.deliveries().map(|it| it.status(webhook.id).recent).unwrap_or_default();
+    let attempts = recent.iter().rev().map(|one| WebhookAttempt::from(&**one)).collect();
+    Ok(WebhookShown { webhook: shown(admin, &webhook), attempts })
+}
+
 pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook, Refusal> {
     let webhook = admin.webhook(call.id)?;
     match admin.store.remove_webhook(webhook.id).await? {
@@ -238,7 +287,9 @@ pub(super) async fn deliveries(
     let mut deliveries = Vec::new();
     if call.which == WhichDeliveries::All {
         let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
-        deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
+        let recent = recent.unwrap_or_default();
+        let taken = recent.iter().filter(|one| one.result == AttemptResult::Delivered);
+        deliveries.extend(taken.rev().map(|one| delivered(one)));
         let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
         for WaitingDelivery { due, delivery } in page.deliveries {
             let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
@@ -340,6 +391,24 @@ impl Admin {
         }
     }
 
+    /// Last attempts to deliver events of a message, oldest first.
+    pub(super) fn deliveries_of(&self, message: MessageId) -> Vec<MessageDelivery> {
+        let message = message.to_string();
+        let all = self.deliveries().map(webhooks::Webhooks::all_statuses).unwrap_or_default();
+        let mut found: Vec<_> = all
+            .iter()
+            .flat_map(|(webhook, status)| status.recent.iter().map(move |one| (webhook, one)))
+            .filter(|(_, one)| one.message == message)
+            .collect();
+        found.sort_by_key(|(_, one)| one.at);
+        let shown = |(webhook, one): (&Endpoint, &Arc<Attempted>)| MessageDelivery {
+            webhook: webhook.id.0,
+            url: webhook.url.as_str().to_owned(),
+            attempt: WebhookAttempt::from(&**one),
+        };
+        found.into_iter().map(shown).collect()
+    }
+
     /// What the running service knows of its deliveries; `None` where none runs.
     fn deliveries(&self) -> Option<&webhooks::Webhooks> {
         self.live().and_then(|live| live.webhooks())
@@ -352,16 +421,36 @@ fn no_webhook(id: u32) -> Refusal {
     ))
 }
 
-fn delivered(one: Delivered) -> WebhookDelivery {
+fn delivered(one: &Attempted) -> WebhookDelivery {
     WebhookDelivery {
-        state: "delivered".to_owned(),
-        event: Some(one.event),
+        state: one.result.as_str().to_owned(),
+        event: Some(one.event.clone()),
         event_type: Some(one.event_type.to_owned()),
-        message: Some(one.message),
-        attempts: one.attempts,
+        message: Some(one.message.clone()),
+        attempts: one.attempt,
         attempted_at: Some(text(one.at)),
-        answer: Some(one.answer),
+        answer: Some(one.answer.clone()),
         next_attempt_at: None,
+    }
+}
+
+impl From<&Attempted> for WebhookAttempt {
+    fn from(one: &Attempted) -> Self {
+        Self {
+            state: one.result.as_str().to_owned(),
+            event: one.event.clone(),
+            event_type: one.event_type.to_owned(),
+            message: one.message.clone(),
+            attempt: one.attempt,
+            at: text(one.at),
+            took_millis: u64::try_from(one.took.as_millis()).unwrap_or(u64::MAX),
+            answer: one.answer.clone(),
+            body: one.body.to_string(),
+            next_attempt_at: match one.result {
+                AttemptResult::Waiting(due) => Some(text(due)),
+                AttemptResult::Delivered | AttemptResult::Failed | AttemptResult::Gone => None,
+            },
+        }
     }
 }
 

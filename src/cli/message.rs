@@ -1,9 +1,11 @@
 //! `message`: what became of messages, and cancelling those that are queued.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use clap::builder::styling::Style;
+use serde::Serialize;
 
 use crate::admin::message::{
     MAX_MESSAGES, MessageShown, Messages, MessagesCancelled, OperatorsView, QueuedMessages,
@@ -17,6 +19,12 @@ use crate::views::{DetailView, FailureView, TimelineEntryView};
 
 /// How much of a recipient or a subject a table shows, in characters.
 const CELL_CHARS: usize = 40;
+
+/// How many messages there are, by organisation and outcome.
+#[derive(Serialize)]
+struct MessagesInAll {
+    counts: BTreeMap<String, BTreeMap<String, u64>>,
+}
 
 pub(super) async fn cancel(
     session: &Session,
@@ -68,10 +76,29 @@ pub(super) async fn list(session: &Session, given: MessageList) -> Result<String
         let call = MessageList { before: all.next.take(), limit, ..given.clone() };
         let page = session.call(call).await?;
         all.messages.extend(page.messages);
+        all.exact |= page.exact;
+        for (organisation, outcomes) in page.counts.into_iter().flatten() {
+            let own = all.counts.get_or_insert_default().entry(organisation).or_default();
+            for (outcome, count) in outcomes {
+                *own.entry(outcome).or_default() += count;
+            }
+        }
         all.next = page.next;
         if all.next.is_none() || all.messages.len() >= given.limit {
             break;
         }
+    }
+    if given.count {
+        let counts = all.counts.unwrap_or_default();
+        return Ok(session.show(&MessagesInAll { counts }, |all| {
+            let mut table = Table::new(["ORGANISATION", "OUTCOME", "MESSAGES"]);
+            for (organisation, outcomes) in &all.counts {
+                for (outcome, count) in outcomes {
+                    table.row([organisation, outcome, &count.to_string()]);
+                }
+            }
+            table.or("no messages")
+        }));
     }
     Ok(session.show(&all, |all| {
         let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "OUTCOME", "TO", "SUBJECT"]);
@@ -137,6 +164,11 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));
     lines.extend(record.sent_at.clone().map(|at| ("sent", at)));
     lines.extend(record.ses_message_id.clone().map(|id| ("SES's id", id)));
+    lines.extend(shown.idempotency_key.clone().map(|key| ("key", key)));
+    lines.extend(shown.suppressions.iter().map(|one| {
+        let whose = one.organisation.as_deref().unwrap_or("all organisations");
+        ("suppressed", format!("{} for {whose}, since {} ({})", one.address, one.since, one.reason))
+    }));
     let mut text = String::new();
     for (name, value) in lines {
         let style = if name == "outcome" { style_of(&value) } else { Style::new() };
@@ -150,6 +182,10 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     }
     text.push('\n');
     text.push_str(&table.or("no timeline"));
+    // Of the last step that has one: the steps before it are over.
+    if let Some(last) = shown.explanations.iter().rev().flatten().next() {
+        let _ = writeln!(text, "\nwhy:    {}.\nto do:  {}.", last.cause, last.advice);
+    }
     let mut table = Table::new(["RECIPIENT", "OCCURRED", "EVENT", "DETAIL"]);
     for timeline in &shown.timelines {
         if timeline.events.is_empty() {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::admin::webhook::{
-    Webhook, WebhookDeliveryPage, WebhookReplayed, WebhookSecret, WebhookTested, Webhooks,
+    Webhook, WebhookDeliveryPage, WebhookReplayed, WebhookSecret, WebhookShown, WebhookTested,
+    Webhooks,
 };
 use crate::admin::{WebhookAdd, WebhookTest};
 use crate::cli::connect::Session;
@@ -88,6 +89,30 @@ pub(super) fn table(list: &Webhooks) -> String {
         table.row([&id, &one.organisation, state, &waiting, behind, answer, &one.url]);
     }
     table.or("no endpoints; pillarbox webhook add --org NAME URL adds one")
+}
+
+pub(super) fn shown(shown: &WebhookShown) -> String {
+    let mut text = table(&Webhooks { webhooks: vec![shown.webhook.clone()] });
+    let head = ["WHEN", "STATE", "EVENT", "TYPE", "ATTEMPT", "TOOK", "ANSWER", "NEXT ATTEMPT"];
+    let mut attempts = Table::new(head);
+    for one in &shown.attempts {
+        let answer = match one.body.trim() {
+            "" => one.answer.clone(),
+            body => format!("{}: {body}", one.answer),
+        };
+        attempts.row([
+            &one.at,
+            &one.state,
+            &one.event,
+            &one.event_type,
+            &one.attempt.to_string(),
+            &format!("{} ms", one.took_millis),
+            &answer,
+            one.next_attempt_at.as_deref().unwrap_or_default(),
+        ]);
+    }
+    let _ = write!(text, "\n{}", attempts.or("no attempts since the start of the service"));
+    text
 }
 
 pub(super) fn deliveries(page: &WebhookDeliveryPage) -> String {

@@ -8,14 +8,11 @@ use crate::admin::domain::Domain;
 use crate::admin::key::Key;
 use crate::admin::organisation::Paused;
 use crate::admin::{Admin, shown_name};
-use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::organisation::{Limits, OrganisationKind};
 use crate::domain::time::Timestamp;
 use crate::domain::usage::{Period, Usage};
 use crate::operator::Parts;
-use crate::operator::history::COUNTED;
-use crate::organisation_counts::OrganisationCounts;
 use crate::store::ListError;
 
 /// The most organisations in one answer.
@@ -26,8 +23,6 @@ const MAX_DOMAINS_SHOWN: usize = 20;
 const MAX_KEYS_SHOWN: usize = 20;
 /// The most domains in one answer.
 const MAX_DOMAINS: usize = 200;
-/// More organisations than have counts in the hours of a day.
-const ALL_COUNTED: usize = 10_000;
 
 /// A page of organisations.
 #[derive(Debug, Serialize)]
@@ -59,8 +54,6 @@ struct Organisation {
     domain_count: usize,
     /// The first of them.
     domains: Vec<Domain>,
-    /// What became of its messages within the last 24 hours, in steps of an hour.
-    day: BTreeMap<&'static str, u64>,
 }
 
 /// Limit of an organisation.
@@ -80,21 +73,13 @@ pub(super) struct DomainPage {
     next: Option<String>,
 }
 
-/// Returns organisations with what there is to know of them, those after a number.
+/// Returns organisations with what there is to know of them, that of a name or those after a number.
 pub(super) async fn organisations(
     parts: &Parts,
     admin: &Admin,
+    only: Option<&str>,
     after: Option<u32>,
 ) -> Result<OrganisationPage, ListError> {
-    let steps = HourSteps::until(Hour::of(parts.clock.now()), 1, 24);
-    let history = parts.history.read(steps, ALL_COUNTED).await?;
-    let day = |id| {
-        let steps = history.organisations.get(&id).into_iter().flatten();
-        let sum = steps.fold(OrganisationCounts::default(), |sum, step| sum.plus(step));
-        let mut day: BTreeMap<_, _> = COUNTED.map(|(name, count)| (name, count(&sum))).into();
-        day.insert("recipients", sum.sent_recipients);
-        day
-    };
     let mut keys = BTreeMap::<OrganisationId, (Vec<_>, Option<Timestamp>)>::new();
     for key in parts.store.api_keys() {
         let (all, used) = keys.entry(key.organisation).or_default();
@@ -107,7 +92,10 @@ pub(super) async fn organisations(
     }
     let mut all = parts.store.organisations();
     all.sort_by_key(|organisation| organisation.id.0);
-    all.retain(|organisation| after.is_none_or(|after| organisation.id.0 > after));
+    all.retain(|organisation| {
+        only.is_none_or(|only| organisation.name.as_str() == only)
+            && after.is_none_or(|after| organisation.id.0 > after)
+    });
     let is_last = all.len() <= MAX_ORGANISATIONS;
     all.truncate(MAX_ORGANISATIONS);
     let next = all.last().filter(|_| !is_last).map(|last| last.id.0);
@@ -129,7 +117,6 @@ pub(super) async fn organisations(
             last_used_at: used.map(|at| at.to_string()),
             domain_count: own.len(),
             domains: first.map(|domain| admin.domain(domain)).collect(),
-            day: day(id),
         }
     });
     Ok(OrganisationPage { organisations: shown.collect(), next })

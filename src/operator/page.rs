@@ -3,34 +3,54 @@
 //! What it reads goes the way of the administration commands, of which it uses those alone that
 //! change nothing.
 
-use http::{HeaderMap, Response, StatusCode, Uri};
-use http_body_util::Full;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::header::{RETRY_AFTER, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 
 use crate::admin::suppression::SuppressionCursor;
-use crate::admin::{Call, MessageList, MessageShow, Refusal, SuppressionList, WebhookList};
+use crate::admin::{
+    Admin, Call, DeadLetterList, DeadLetterShow, KeyList, MessageList, MessageShow, Refusal,
+    SuppressionList, WebhookList, WebhookShow, conditions, explanations,
+};
 use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
 use crate::operator::history::{self, Range};
+use crate::operator::key::reached;
+use crate::operator::sign_in::NotSignedIn;
 use crate::operator::{
-    HTML, Operator, captured_mail, live, organisations, page_json, page_response,
+    HTML, Operator, Parts, captured_mail, live, organisations, page_json, page_response,
 };
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
 const SVG: &str = "image/svg+xml";
+/// The most bytes of a password, and how long it may take to come.
+const MAX_PASSWORD_BYTES: usize = 1_024;
+const PASSWORD_PATIENCE: Duration = Duration::from_secs(5);
 /// Messages in one answer.
 const MESSAGES: usize = 50;
 
 /// The files of the page: path, media type and text.
-const FILES: [(&str, &str, &str); 19] = [
+const FILES: [(&str, &str, &str); 25] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
     ("/captured.js", SCRIPT, include_str!("page/captured.js")),
+    ("/conditions.js", SCRIPT, include_str!("page/conditions.js")),
+    ("/counts.js", SCRIPT, include_str!("page/counts.js")),
     ("/csv.js", SCRIPT, include_str!("page/csv.js")),
+    ("/documents.js", SCRIPT, include_str!("page/documents.js")),
     ("/domains.js", SCRIPT, include_str!("page/domains.js")),
+    ("/first_steps.js", SCRIPT, include_str!("page/first_steps.js")),
+    ("/help.js", SCRIPT, include_str!("page/help.js")),
+    ("/keys.js", SCRIPT, include_str!("page/keys.js")),
     ("/listing.js", SCRIPT, include_str!("page/listing.js")),
     ("/message.js", SCRIPT, include_str!("page/message.js")),
     ("/messages.js", SCRIPT, include_str!("page/messages.js")),
@@ -53,11 +73,20 @@ pub(super) enum Path<'a> {
     Live,
     Messages,
     Message(&'a str),
+    Counts,
     Suppressions,
     Webhooks,
+    Webhook(&'a str),
     Organisations,
+    Keys,
     Domains,
+    Domain(&'a str),
+    Documents,
+    Document(&'a str),
     History,
+    FirstSteps,
+    Help,
+    Session,
     Caught(captured_mail::Path<'a>),
 }
 
@@ -72,12 +101,30 @@ impl<'a> Path<'a> {
             "/page/suppressions" => Some(Self::Suppressions),
             "/page/webhooks" => Some(Self::Webhooks),
             "/page/organisations" => Some(Self::Organisations),
+            "/page/counts" => Some(Self::Counts),
+            "/page/keys" => Some(Self::Keys),
             "/page/domains" => Some(Self::Domains),
+            "/page/documents" => Some(Self::Documents),
             "/page/history" => Some(Self::History),
+            "/page/first-steps" => Some(Self::FirstSteps),
+            "/page/help" => Some(Self::Help),
+            "/page/session" => Some(Self::Session),
             _ => match path.strip_prefix("/page/caught") {
                 Some(rest) => captured_mail::Path::of(rest).map(Self::Caught),
-                None => path.strip_prefix("/page/messages/").map(Self::Message),
+                None => Self::of_one(path.strip_prefix("/page/")?),
             },
+        }
+    }
+
+    /// The path of one thing of its kind.
+    fn of_one(path: &'a str) -> Option<Self> {
+        let (kind, name) = path.split_once('/')?;
+        match kind {
+            "messages" => Some(Self::Message(name)),
+            "webhooks" => Some(Self::Webhook(name)),
+            "domains" => Some(Self::Domain(name)),
+            "documents" => Some(Self::Document(name)),
+            _ => None,
         }
     }
 }
@@ -89,6 +136,7 @@ impl Operator {
         path: Path<'_>,
         uri: &Uri,
         headers: &HeaderMap,
+        peer: Option<IpAddr>,
     ) -> Result<Response<ResponseBody>, Rejection> {
         if let Path::File { media_type, text } = path {
             return Ok(page_response(StatusCode::OK, media_type, Full::from(text).into()));
@@ -100,14 +148,14 @@ impl Operator {
             Path::Caught(captured_mail::Path::File { place, ticket }) => {
                 self.key.opens_with_ticket(place, ticket)
             }
-            _ => self.key.opens(headers),
+            _ => self.is_opened(headers, peer),
         };
         if !is_opened {
             return Err(Rejection::Unauthorized);
         }
         let (parts, admin) = (&self.observer.parts, &self.admin);
         Ok(match path {
-            Path::File { .. } => unreachable!("answered above"),
+            Path::File { .. } | Path::Session => unreachable!("answered above"),
             Path::Live => {
                 let body = live::events(self.told.clone());
                 page_response(StatusCode::OK, EVENT_STREAM, body)
@@ -122,10 +170,29 @@ impl Operator {
                 let others = &[("limit", MESSAGES.into())];
                 answered(&self.query::<MessageList>(uri, others).await)
             }
+            Path::Counts => {
+                let others = &[("limit", MESSAGES.into()), ("count", true.into())];
+                answered(&self.query::<MessageList>(uri, others).await)
+            }
             Path::Webhooks => answered(&self.query::<WebhookList>(uri, &[]).await),
+            Path::Webhook(id) => answered(&match id.parse() {
+                Ok(id) => WebhookShow { id }.answer(admin).await,
+                Err(_) => {
+                    Err(Refusal { message: format!("{id:?} is not the number of an endpoint") })
+                }
+            }),
+            Path::Keys => answered(&self.query::<KeyList>(uri, &[]).await),
+            Path::Domain(name) => answered(&admin.domain_at_ses(name).await),
+            Path::Documents => answered(&DeadLetterList {}.answer(admin).await),
+            Path::Document(id) => {
+                answered(&DeadLetterShow { id: id.to_owned() }.answer(admin).await)
+            }
+            Path::FirstSteps => page_json(StatusCode::OK, &first_steps(parts, admin)),
+            Path::Help => page_json(StatusCode::OK, &help()),
             Path::Organisations => {
                 let after = parameter(uri, "after").and_then(|number| number.parse().ok());
-                let page = organisations::organisations(parts, admin, after).await;
+                let only = parameter(uri, "organisation");
+                let page = organisations::organisations(parts, admin, only.as_deref(), after).await;
                 answered(&page.map_err(Refusal::from))
             }
             Path::Domains => {
@@ -144,9 +211,53 @@ impl Operator {
                 })
             }
             Path::Suppressions => {
-                answered(&SuppressionList { scope: None, after: cursor(uri) }.answer(admin).await)
+                let search = parameter(uri, "search");
+                let call = SuppressionList { scope: None, search, after: cursor(uri) };
+                answered(&call.answer(admin).await)
             }
         })
+    }
+
+    /// Returns true if the request brings the page's key, or is of somebody who is signed in.
+    fn is_opened(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> bool {
+        self.key.opens(headers)
+            || self.sign_in.opens(headers, peer, self.observer.parts.clock.now())
+    }
+
+    /// Answers a request for the sign-in: how it stands, a password, or its end.
+    pub(super) async fn session(
+        &self,
+        request: Request<Incoming>,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<ResponseBody>, Rejection> {
+        const ALLOW: &str = "GET, HEAD, POST, DELETE";
+        let (head, body) = request.into_parts();
+        let (headers, now) = (&head.headers, self.observer.parts.clock.now());
+        let shown = |is_open| {
+            let password = self.sign_in.offers_password(headers, peer);
+            page_json(StatusCode::OK, &json!({ "open": is_open, "password": password }))
+        };
+        match head.method {
+            Method::GET | Method::HEAD => Ok(shown(self.is_opened(headers, peer))),
+            Method::POST => {
+                let given =
+                    timeout(PASSWORD_PATIENCE, Limited::new(body, MAX_PASSWORD_BYTES).collect());
+                let given = given.await.map_err(|_| Rejection::RequestTimeout)?;
+                let limit = MAX_PASSWORD_BYTES;
+                let given = given.map_err(|_| Rejection::PayloadTooLarge { limit })?.to_bytes();
+                let given = String::from_utf8_lossy(&given);
+                let signed_in = self.sign_in.sign_in(headers, peer, &given, now);
+                let (response, cookie) = match signed_in {
+                    Ok(cookie) => (shown(true), cookie),
+                    Err(reason) => return Ok(not_signed_in(reason)),
+                };
+                Ok(with_header(response, SET_COOKIE, cookie))
+            }
+            Method::DELETE => {
+                Ok(with_header(shown(false), SET_COOKIE, self.sign_in.sign_out(headers, peer)))
+            }
+            _ => Err(Rejection::MethodNotAllowed { allow: ALLOW }),
+        }
     }
 
     /// Makes a call with a query's parameters, and with others that it cannot have.
@@ -169,11 +280,66 @@ impl Operator {
     }
 }
 
+fn not_signed_in(reason: NotSignedIn) -> Response<ResponseBody> {
+    let told = Refusal { message: reason.message().to_owned() };
+    match reason {
+        NotSignedIn::TooManyTries => {
+            let response = page_json(StatusCode::TOO_MANY_REQUESTS, &told);
+            with_header(response, RETRY_AFTER, HeaderValue::from_static("60"))
+        }
+        NotSignedIn::NotOffered | NotSignedIn::ForeignOrigin | NotSignedIn::WrongPassword => {
+            page_json(StatusCode::FORBIDDEN, &told)
+        }
+    }
+}
+
+fn with_header(
+    mut response: Response<ResponseBody>,
+    name: HeaderName,
+    value: HeaderValue,
+) -> Response<ResponseBody> {
+    response.headers_mut().insert(name, value);
+    response
+}
+
 fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<ResponseBody> {
     match answer {
         Ok(answer) => page_json(StatusCode::OK, answer),
         Err(refusal) => page_json(StatusCode::BAD_REQUEST, refusal),
     }
+}
+
+/// What somebody needs who sends a first message.
+fn first_steps(parts: &Parts, admin: &Admin) -> Value {
+    let scheme = if parts.tls.is_some() { "https" } else { "http" };
+    let api = admin.client_address().map(|address| format!("{scheme}://{}", reached(address)));
+    let organisations = parts.store.organisations();
+    let first = organisations.iter().min_by_key(|organisation| organisation.id.0);
+    let domains = parts.store.domains();
+    let own = first.and_then(|first| domains.iter().find(|one| one.organisation == first.id));
+    json!({
+        "api": api.unwrap_or_default(),
+        "organisation": first.map(|organisation| organisation.name.as_str()),
+        "domain": own.map(|domain| &domain.name),
+    })
+}
+
+/// Everything that the page links to an explanation of.
+fn help() -> Value {
+    let conditions = conditions::definitions().map(|one| {
+        json!({
+            "code": one.code,
+            "severity": one.severity.as_str(),
+            "meaning": one.meaning,
+            "advice": one.advice,
+        })
+    });
+    let messages = explanations::all()
+        .map(|one| json!({ "topic": one.topic, "cause": one.cause, "advice": one.advice }));
+    json!({
+        "conditions": conditions.collect::<Vec<_>>(),
+        "messages": messages.collect::<Vec<_>>(),
+    })
 }
 
 /// Where a list of suppressions goes on.

@@ -24,7 +24,7 @@ use crate::store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
 use crate::webhooks::memory::{Beside, Room};
 use crate::webhooks::sender::{Answer, Attempt, Sender};
 use crate::webhooks::slot::{Finished, Job, Next, NextDue, Slot, SlotState, Told};
-use crate::webhooks::status::Delivered;
+use crate::webhooks::status::{AttemptResult, Attempted, beginning};
 use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 
 /// The most attempts under way to one endpoint.
@@ -543,19 +543,21 @@ impl Endpoint {
             webhook = %id, event, "type" = told.event_type, message_id = told.message, attempts,
             answer, ?took, "{outcome}"
         );
+        let answered = answer.clone();
+        let attempted = |result| Attempted {
+            event: told.delivery.id,
+            event_type: told.event_type,
+            message: told.message,
+            attempt: attempts,
+            at: now,
+            answer: answered,
+            took,
+            body: beginning(&attempt.body),
+            result,
+        };
         let next = match &attempt.answer {
             Answer::Taken(_) => {
                 self.recovered();
-                let delivered = Delivered {
-                    event: told.delivery.id,
-                    event_type: told.event_type,
-                    message: told.message,
-                    attempts,
-                    at: now,
-                    answer,
-                    took,
-                };
-                self.webhooks.note(id, |status| status.took(delivered));
                 Next::Nothing
             }
             Answer::Gone => {
@@ -563,7 +565,7 @@ impl Endpoint {
                 if self.gone == Gone::No {
                     self.gone = Gone::Since(now);
                 }
-                self.webhooks.note(id, |status| status.refused(now, answer));
+                self.webhooks.note(id, |status| status.attempted(attempted(AttemptResult::Gone)));
                 if let Job::Further(waiting) = job {
                     self.taken.remove(&waiting.key());
                 }
@@ -573,20 +575,18 @@ impl Endpoint {
                 self.failed(&answer);
                 let last = Some((now, *failure));
                 let delivery = Redelivery { attempts, last, ..before };
-                let next = match retry_delay(attempts, fastrand::f64(), *retry_after) {
+                match retry_delay(attempts, fastrand::f64(), *retry_after) {
                     Some(delay) => Next::Again(WaitingDelivery { due: now.plus(delay), delivery }),
                     None => Next::Failed(delivery),
-                };
-                self.webhooks.note(id, |status| {
-                    status.refused(now, answer);
-                    match next {
-                        Next::Failed(_) => status.failed += 1,
-                        Next::Nothing | Next::Again(_) => status.retried += 1,
-                    }
-                });
-                next
+                }
             }
         };
+        let result = match next {
+            Next::Nothing => AttemptResult::Delivered,
+            Next::Again(waiting) => AttemptResult::Waiting(waiting.due),
+            Next::Failed(_) => AttemptResult::Failed,
+        };
+        self.webhooks.note(id, |status| status.attempted(attempted(result)));
         self.settle(job, next);
     }
 

@@ -30,6 +30,28 @@ async fn each_tab_does_its_task_keeps_its_place_and_is_accessible() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_looks_for_a_lost_message_finds_it_and_why() {
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    receiver.next([Reply::Saying(500, "no room at the inn"), Reply::Saying(500, "<b>still</b>")]);
+    drive("night.mjs", &["--webhook", &receiver.url]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_signs_in_until_somebody_signs_out() {
+    const PASSWORD: &str = "correct horse battery";
+    let directory = tempfile::tempdir().unwrap();
+    let (password, config) = (directory.path().join("password"), directory.path().join("dev.toml"));
+    std::fs::write(&password, PASSWORD).unwrap();
+    let text = format!("operator_password_file = \"{}\"\n", password.display());
+    std::fs::write(&config, text).unwrap();
+    let mut dev = DevProcess::start(&["--config", config.to_str().unwrap()]);
+    let (address, page) = (dev.told("address"), dev.told("page"));
+    let variables =
+        [("PAGE", &*page), ("API", &*address), ("SIMULATOR", ""), ("PASSWORD", PASSWORD)];
+    run("sign_in.mjs", &variables).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
     drive("captured.mjs", &[]).await;
 }

@@ -34,6 +34,7 @@ mod operator;
 mod outcomes;
 mod page;
 mod page_data;
+mod page_search;
 mod partial;
 mod pause;
 mod priority;

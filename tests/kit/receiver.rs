@@ -39,6 +39,8 @@ pub(crate) enum Reply {
     Slow(Duration, u16),
     /// With this status and header.
     With(u16, &'static str, String),
+    /// With this status and body.
+    Saying(u16, &'static str),
     /// Never.
     Silence,
     /// 200, and then bytes without an end.
@@ -201,6 +203,9 @@ async fn answer(
             let mut response = status(code);
             response.headers_mut().insert(name, value.parse().unwrap());
             response
+        }
+        Reply::Saying(code, text) => {
+            Response::builder().status(code).body(Full::from(text).boxed_unsync()).unwrap()
         }
         Reply::Silence => std::future::pending().await,
         Reply::Endless => Response::new(Endless::new().boxed_unsync()),

@@ -9,7 +9,7 @@ export class Listing {
   // `beside()` gives. `empty` says that there is nothing, and `told(items, next)` what is shown. What
   // has one page alone needs no button for more.
   constructor(name, { rows, ask, row, empty, beside = () => null, told = () => "", refreshSeconds = 10 }) {
-    Object.assign(this, { name, ask, row, empty, beside, told, refreshSeconds, items: [], next: null, isDeep: false, turn: 0, readAt: 0 });
+    Object.assign(this, { name, ask, row, empty, beside, told, refreshSeconds, items: [], next: null, isDeep: false, turn: 0, readAt: 0, shownText: null });
     this.rows = find(rows);
     this.note = find(`${name}-note`);
     this.more = find(`more-${name}`);
@@ -35,12 +35,21 @@ export class Listing {
       this.items = page[this.name];
       const text = JSON.stringify([page, this.beside()]);
       if (text !== this.shownText) {
-        const columns = this.rows.closest("table").querySelectorAll("thead th").length;
-        fill(this.rows, this.items.length ? this.items.map(this.row) : [emptyRow(columns, this.empty)]);
+        fill(this.rows, this.items.length ? this.items.map(this.row) : [this.emptyRow()]);
         this.shownText = text;
       }
       this.tell(page);
     });
+  }
+
+  // Draws the items again, with what is beside them now.
+  redraw() {
+    if (this.shownText === null || this.isDeep) return;
+    fill(this.rows, this.items.length ? this.items.map(this.row) : [this.emptyRow()]);
+  }
+
+  emptyRow() {
+    return emptyRow(this.rows.closest("table").querySelectorAll("thead th").length, this.empty);
   }
 
   async lookFurther() {

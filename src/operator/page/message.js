@@ -1,9 +1,10 @@
-// One message with its timeline.
+// One message with its timeline: every step with its cause, what to do, and where to look further.
 
-import { copied, element, field, find, link, when } from "/nodes.js";
+import { ago, copied, copyButton, element, field, find, link, when } from "/nodes.js";
 import { OUTCOMES, outcomeMark, outcomeOfEvent } from "/outcomes.js";
 import { address } from "/router.js";
 import { read, report } from "/session.js";
+import { DELIVERY_TONES } from "/webhooks.js";
 
 let id = null;
 let shownText = null;
@@ -17,6 +18,7 @@ export function show(place, before) {
   find("message-title").textContent = "Message";
   find("message-fields").replaceChildren();
   find("timeline").replaceChildren();
+  find("message").dataset.title = "Message";
   if (before?.tab === "messages") find("message-back").href = before.address;
   refresh();
 }
@@ -45,23 +47,40 @@ async function refresh() {
 
 function draw(message) {
   isSending = message.status === "sending";
-  const { sesMessageId, metadata } = message;
+  const { sesMessageId, metadata, idempotencyKey } = message;
   const captured = sesMessageId && hasCaptured ? [" ", link("Captured mail", address("captured", {}, sesMessageId))] : [];
   find("message-title").textContent = message.subject;
+  find("message").dataset.title = message.subject;
   find("message-fields").replaceChildren(
     ...field("Outcome", outcomeMark(message.outcome)),
     ...field("Status", message.status),
-    ...field("Id", ...copied(message.id, "the message's id")),
+    ...field("Id", ...copied(message.id, "the message's id"), " ", commandButton(message.id)),
     ...field("Organisation", link(message.organisation, address("messages", { organisation: message.organisation }))),
     ...field("From", message.from),
-    ...field("To", message.to.join("\n")),
+    ...field("To", ...message.to.flatMap((to, index) => [index > 0 ? "\n" : "", link(to, address("messages", { recipient: addressIn(to) }), { title: "Show all messages to this address" })])),
+    ...message.suppressions.flatMap(suppression),
     ...field("Priority", message.priority),
     ...field("Expires", message.expiresAt && when(message.expiresAt)),
     ...field("Attempts", String(message.attempts)),
     ...field("Error", message.error && `${message.error.code}: ${message.error.message}`),
     ...(sesMessageId ? field("Provider's id", ...copied(sesMessageId, "the provider's id"), ...captured) : []),
-    ...field("Metadata", metadata && Object.entries(metadata).map(([name, value]) => `${name}: ${value}`).join("\n")));
+    ...(idempotencyKey ? field("Idempotency key", ...copied(idempotencyKey, "the idempotency key")) : []),
+    ...field("Metadata", ...Object.entries(metadata ?? {}).flatMap(([name, value], index) => [index > 0 ? "\n" : "", link(`${name}: ${value}`, address("messages", { search: `${name}:${value}` }), { title: "Show all messages with this" })])));
   find("timeline").replaceChildren(...entries(message));
+  // The title is known only now.
+  dispatchEvent(new Event("titled"));
+}
+
+const addressIn = (mailbox) => /<([^<>]+)>\s*$/.exec(mailbox)?.[1] ?? mailbox;
+
+// Offers the command that shows the same in a terminal.
+function commandButton(of) {
+  return copyButton(`pillarbox message show ${of}`, "that shows this message", "Copy command");
+}
+
+function suppression({ address: suppressed, organisation, reason, since }) {
+  const to = link(suppressed, address("suppressions", { search: suppressed }));
+  return field("Suppressed", to, ` for ${organisation ?? "all organisations"}, since `, when(since), ` (${reason})`);
 }
 
 const STEPS = {
@@ -71,26 +90,61 @@ const STEPS = {
 };
 
 function entries(message) {
-  return message.timeline.map((step) => {
+  return message.timeline.map((step, index) => {
     const { at, what, event, attempt, count } = step;
+    const more = [...explained(message.explanations[index]), ...deliveries(message, what)];
     if (event) {
       const outcome = outcomeOfEvent(event.type);
       const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);
-      return entry(at, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail.join("\n"));
+      return entry(at, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail, more);
     }
-    if (count) return entry(null, what, "plain", `attempts that are not kept: ${count}`);
+    if (count) return entry(null, what, "plain", `attempts that are not kept: ${count}`, [], more);
     const word = what === "attempt_failed" ? `attempt ${attempt} failed` : what;
-    const tone = OUTCOMES[what] ?? "plain";
-    if (!step.code) return entry(at, word, tone, STEPS[what]);
+    const tone = what === "attempt_failed" ? "warn" : OUTCOMES[what] ?? "plain";
+    const said = what === "sent" && attempt > 1 ? `the provider accepted it at attempt ${attempt}` : STEPS[what];
+    if (!step.code) return entry(at, word, tone, said, [], more);
     const code = step.providerCode ? `${step.code} (${step.providerCode})` : step.code;
-    const next = step.nextAttemptAt ? `\nnext attempt at ${step.nextAttemptAt}` : "";
-    return entry(at, word, tone, code, step.message + next);
+    return entry(at, word, tone, code, [step.message, step.nextAttemptAt && nextAttempt(step.nextAttemptAt)], more);
   });
 }
 
-function entry(at, word, tone, text, detail) {
+function nextAttempt(at) {
+  const told = element("span", "Next attempt: ");
+  told.append(when(at));
+  return told;
+}
+
+// Says why a step came about and what to do, with a link to all that there is to know.
+function explained(explanation) {
+  if (!explanation) return [];
+  const { topic, cause, advice } = explanation;
+  const why = element("small", null, { class: "why" });
+  why.append(element("b", "Why: "), `${cause}. `, element("b", "What to do: "), `${advice}. `, link("More", address("help", {}, topic), { "aria-label": `More about ${topic}` }));
+  return [why];
+}
+
+// Says what became of the step's event at endpoints.
+function deliveries(message, what) {
+  const own = message.deliveries.filter((one) => one.type === `email.${what}`);
+  // Of each endpoint and event, the last attempt says it.
+  const last = new Map(own.map((one) => [`${one.webhook} ${one.event}`, one]));
+  return [...last.values()].map((one) => {
+    const told = element("small", "Webhook: ");
+    told.append(link(`endpoint ${one.webhook}`, address("webhooks", {}, String(one.webhook))), " ", element("b", one.state, { class: DELIVERY_TONES[one.state] }), ` (${one.answer}, attempt ${one.attempt})`);
+    return told;
+  });
+}
+
+function entry(at, word, tone, text, details, more) {
   const item = element("li", null, { class: tone });
   item.append(at ? when(at) : "", element("strong", word), text ? `: ${text}` : "");
-  if (detail) item.append(element("small", detail));
+  if (at) item.append(" ", ago(at));
+  for (const detail of details) {
+    if (!detail) continue;
+    const line = element("small");
+    line.append(detail);
+    item.append(line);
+  }
+  item.append(...more);
   return item;
 }

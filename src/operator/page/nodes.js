@@ -25,6 +25,31 @@ export function when(text) {
   return element("time", localTime(text), { datetime: text, title: `${text.replace("T", " ").slice(0, 19)} UTC` });
 }
 
+const AGO = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+
+// Returns how long ago an instant was, in its largest unit; the date, if that is a week or more.
+export function sinceText(text, now = Date.now()) {
+  const passed = Math.max(0, Math.floor((now - Date.parse(text)) / 1000));
+  if (passed >= 7 * 86_400) return localTime(text).slice(0, 16);
+  const [size, unit] = AGO.find(([least]) => passed >= least) ?? [1, "s"];
+  return `${Math.floor(passed / size)} ${unit} ago`;
+}
+
+// Returns how long ago a time was, with the exact one for whoever points at it.
+export function ago(text) {
+  return element("time", sinceText(text), { datetime: text, class: "ago", title: `${localTime(text)}, ${text.replace("T", " ").slice(0, 19)} UTC` });
+}
+
+setInterval(() => {
+  for (const one of document.querySelectorAll("time.ago")) {
+    const told = sinceText(one.dateTime);
+    if (one.textContent !== told) one.textContent = told;
+  }
+}, 5000);
+
+// Returns a count with its word: "1 message", "2 messages".
+export const several = (value, word, words = `${word}s`) => `${count(value)} ${value === 1 ? word : words}`;
+
 export function link(text, href, attributes = {}) {
   return element("a", text, { href, ...attributes });
 }
@@ -43,17 +68,29 @@ export function cell(className, ...content) {
 
 // Puts rows into a table in place of those there. Whoever was at a link stays at it.
 export function fill(table, rows) {
+  keepFocus(table, () => {
+    table.replaceChildren();
+    extend(table, rows);
+  });
+}
+
+// Changes what is in a table. Whoever was at a link stays at it.
+export function keepFocus(table, change) {
   const focused = table.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  table.replaceChildren();
-  extend(table, rows);
+  change();
   if (focused) [...table.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
-// Adds rows to a table. On a narrow screen each cell shows its column's name.
+// Adds rows to a table.
 export function extend(table, rows) {
+  table.append(...labelled(table, rows));
+}
+
+// Returns rows for a table: on a narrow screen each cell shows its column's name.
+export function labelled(table, rows) {
   const names = [...table.closest("table").querySelectorAll("thead th")].map((head) => head.textContent);
   for (const row of rows) if (row.children.length > 1) [...row.children].forEach((one, index) => { one.dataset.label = names[index]; });
-  table.append(...rows);
+  return rows;
 }
 
 export function emptyRow(columns, text) {
@@ -71,14 +108,17 @@ export function field(name, ...value) {
 }
 
 // Returns an identifier with a button that copies it.
-export function copied(text, what) {
-  const button = element("button", "Copy", { type: "button", class: "copy", "aria-label": `Copy ${what}` });
+export const copied = (text, what) => [element("code", text), " ", copyButton(text, what)];
+
+// Returns a button that copies a text. Its name begins with the word that is seen.
+export function copyButton(text, what, word = "Copy") {
+  const button = element("button", word, { type: "button", class: "copy", "aria-label": `${word} ${what}` });
   button.addEventListener("click", async () => {
     await copy(text);
     button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => { button.textContent = word; }, 2000);
   });
-  return [element("code", text), " ", button];
+  return button;
 }
 
 async function copy(text) {

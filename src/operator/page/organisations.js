@@ -1,43 +1,138 @@
-// Organisations with what became of their mail within the last 24 hours.
+// Organisations with what became of their mail within the last 24 hours; and each with its limits, keys,
+// domains and endpoints.
 
+import { explained } from "/conditions.js";
+import { Counter } from "/counts.js";
 import { Listing } from "/listing.js";
-import { cell, count, element, find, link, when } from "/nodes.js";
-import { explained } from "/overview.js";
+import { ago, cell, copied, count, element, field, find, link, several, when } from "/nodes.js";
+import { showTiles } from "/overview.js";
 import { shape } from "/plot.js";
 import { address } from "/router.js";
-import { read } from "/session.js";
+import { read, report } from "/session.js";
 
 const DAY_MILLIS = 86_400_000;
 const COUNTED = ["accepted", "delivered", "bounced", "complained", "failed"];
+const OUTCOMES_SHOWN = ["queued", "sent", "delivered", "delayed", "bounced", "complained", "rejected", "failed", "suppressed"];
+const REFRESH_MILLIS = 10_000;
 
 // What the stream last told of each organisation's bounces and complaints, by its name.
 let shares = new Map();
 let limits = null;
+let id = null;
+let readAt = 0;
+let counted = { filter: null, changes: null, isCounting: false, at: 0 };
 
+const counter = new Counter(() => {
+  if (!counter.isComplete) return;
+  find("organisations-counted").textContent = `Counted at ${new Date(counter.at).toLocaleTimeString("en-GB")}.`;
+  if (id === null) listing.redraw();
+  else drawTiles();
+});
 const listing = new Listing("organisations", {
   rows: "organisation-rows",
   ask: (after) => read(`/page/organisations${after === null ? "" : `?after=${after}`}`),
   row,
-  beside: () => [...shares],
+  beside: () => [[...shares], counter.at],
   empty: "There is no organisation yet: pillarbox org add NAME",
 });
 
-export function show() {
-  if (limits) listing.show();
+export function show(place) {
+  id = place.id;
+  find("organisations-list").hidden = id !== null;
+  find("organisation").hidden = id === null;
+  find("organisations").dataset.title = id ?? "Organisations";
+  if (id !== null) {
+    find("organisation-title").textContent = id;
+    find("organisation-fields").replaceChildren();
+    find("organisation-tiles").replaceChildren();
+    delete find("organisation-tiles").dataset.names;
+    if (counter.isComplete) drawTiles();
+    open(id);
+  } else if (limits) listing.show();
+}
+
+export function hide() {
+  counter.stop();
+  counted = { filter: null, changes: null, isCounting: false, at: 0 };
 }
 
 export function follow(state) {
+  const isFirst = limits === null;
   shares = new Map(state.organisations.map((one) => [one.name, one]));
   limits = state.limits;
   find("bounces-explained").textContent = explained(limits.bounces);
   find("complaints-explained").textContent = explained(limits.complaints);
-  listing.follow();
+  countDay(state.sample.at, `${state.changes} ${state.queue.messages}`);
+  if (id === null && isFirst) listing.show();
+  else if (id === null) listing.follow();
+  else if (Date.now() - readAt > REFRESH_MILLIS) open(id);
 }
 
-function row({ name, test, paused, limits: own, keys, keyCount, lastUsedAt, domainCount, day }) {
+// Counts the messages of the last 24 hours, unless nothing has changed, or it was just done.
+async function countDay(until, changes) {
+  const pause = Math.max(REFRESH_MILLIS, 10 * counter.millis);
+  if (counted.isCounting || (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause))) return;
+  const filter = { from: new Date(until - DAY_MILLIS).toISOString(), until: new Date(until).toISOString() };
+  const mine = { filter, changes, isCounting: true, at: 0 };
+  counted = mine;
+  try {
+    await counter.count(filter, Infinity, counter.isComplete);
+  } catch (error) {
+    report(error, find("organisations-note"));
+  }
+  if (counted === mine) Object.assign(counted, { isCounting: false, at: Date.now() });
+}
+
+const sum = (outcomes) => Object.values(outcomes).reduce((all, one) => all + one, 0);
+
+async function open(wanted) {
+  readAt = Date.now();
+  try {
+    const query = new URLSearchParams({ organisation: wanted });
+    const [{ organisations }, { webhooks }] = await Promise.all([read(`/page/organisations?${query}`), read(`/page/webhooks?${query}`)]);
+    if (wanted !== id) return;
+    find("organisation-note").textContent = organisations.length ? "" : `There is no organisation ${wanted}.`;
+    if (organisations.length) draw(organisations[0], webhooks);
+  } catch (error) {
+    if (wanted === id) report(error, find("organisation-note"));
+  }
+}
+
+function draw(one, webhooks) {
+  const { name, test, paused, limits: own, keyCount, keys, lastUsedAt, domainCount, domains } = one;
+  const { hardBounces = 0, complaints = 0, recipients = 0 } = shares.get(name) ?? {};
+  const text = JSON.stringify([one, webhooks, hardBounces, complaints, recipients]);
+  if (draw.last === text && find("organisation-fields").hasChildNodes()) return;
+  draw.last = text;
+  const listed = (items, of) => items.flatMap((item, index) => [index > 0 ? ", " : "", of(item)]);
+  find("organisation-fields").replaceChildren(
+    ...field("Messages", link("Show all", address("messages", { organisation: name }))),
+    ...(test ? field("Test", "Nothing of it goes to SES") : []),
+    ...(paused ? field("Paused", "since ", when(paused.since), `; its sends are ${paused.requests}`) : []),
+    ...field("Limits", own.length ? own.map(({ period, limit, used }) => `${count(used)} of ${count(limit)} recipients in this ${period}`).join("\n") : "none"),
+    ...field("Hard bounces", limits ? meter(hardBounces, recipients, limits.bounces) : null),
+    ...field("Complaints", limits ? meter(complaints, recipients, limits.complaints) : null),
+    ...field("API keys", link(several(keyCount, "key"), address("keys", { organisation: name })), keys.length ? `: ${keys.map((key) => `${key.id} ${key.label}`.trim()).join(", ")}` : "", keyCount > keys.length ? ", …" : ""),
+    ...field("Last use of a key", lastUsedAt ? ago(lastUsedAt) : "never"),
+    ...field("Domains", link(several(domainCount, "domain"), address("domains", { organisation: name })), domains.length ? ": " : "", ...listed(domains, ({ domain }) => link(domain, address("domains", {}, domain))), domainCount > domains.length ? ", …" : ""),
+    ...field("Endpoints", webhooks.length ? "" : "none", ...listed(webhooks, ({ id: number, url }) => link(`${number} ${url}`, address("webhooks", {}, String(number))))),
+    ...field("Limit it", ...copied(`pillarbox org limit ${name} --per-day 1000`, "the command that limits the organisation")),
+    ...(paused ? field("Resume it", ...copied(`pillarbox org resume ${name}`, "the command that resumes the organisation")) : field("Pause it", ...copied(`pillarbox org pause ${name}`, "the command that pauses the organisation"))));
+}
+
+function drawTiles() {
+  const outcomes = counter.outcomes(id);
+  const to = (more) => address("messages", { ...more, organisation: id, ...counted.filter });
+  showTiles(find("organisation-tiles"), [
+    ["accepted", "last 24 hours", count(sum(outcomes)), to({})],
+    ...OUTCOMES_SHOWN.map((outcome) => [outcome === "sent" ? "sent, no event" : outcome, "last 24 hours", count(outcomes[outcome] ?? 0), to({ outcome })]),
+  ]);
+}
+
+function row({ name, test, paused, limits: own, keyCount, lastUsedAt, domainCount }) {
   const found = element("tr");
   const head = element("th", null, { scope: "row" });
-  head.append(link(name, address("messages", { organisation: name })));
+  head.append(link(name, address("organisations", {}, name)));
   if (test) head.append(element("div", "test: nothing goes to SES", { class: "faint" }));
   if (paused) {
     const since = element("div", "paused since ", { class: "faint" });
@@ -48,32 +143,18 @@ function row({ name, test, paused, limits: own, keys, keyCount, lastUsedAt, doma
     head.append(element("div", `${count(used)} of ${count(limit)} recipients in this ${period}`, { class: "faint" }));
   }
   found.append(head);
-  // To the minute, so that an address does not change at each look.
-  const from = new Date(Math.floor((Date.now() - DAY_MILLIS) / 60_000) * 60_000).toISOString();
-  for (const counted of COUNTED) {
-    const to = address("messages", { organisation: name, outcome: counted === "accepted" ? null : counted, from });
-    found.append(cell("number", link(count(day[counted]), to, { "aria-label": `${count(day[counted])} ${counted} of ${name}: show these messages` })));
+  const outcomes = counter.outcomes(name);
+  for (const one of COUNTED) {
+    const value = one === "accepted" ? sum(outcomes) : outcomes[one] ?? 0;
+    const to = address("messages", { organisation: name, outcome: one === "accepted" ? null : one, ...counted.filter });
+    found.append(cell("number", counter.total === null ? "…" : link(count(value), to, { "aria-label": `${count(value)} ${one} of ${name}: show these messages` })));
   }
   const { hardBounces = 0, complaints = 0, recipients = 0 } = shares.get(name) ?? {};
   found.append(cell("", meter(hardBounces, recipients, limits.bounces)), cell("", meter(complaints, recipients, limits.complaints)));
-  found.append(cell("number", keys.length > 0 ? keyList(keys, keyCount, name) : count(0)), cell("time", lastUsedAt ? when(lastUsedAt) : "–"), cell("number", link(count(domainCount), address("domains", { organisation: name }), { "aria-label": `${count(domainCount)} sender domains of ${name}` })));
+  found.append(
+    cell("number", link(count(keyCount), address("keys", { organisation: name }), { "aria-label": `${several(keyCount, "API key")} of ${name}` })), cell("time", lastUsedAt ? ago(lastUsedAt) : "–"),
+    cell("number", link(count(domainCount), address("domains", { organisation: name }), { "aria-label": `${several(domainCount, "sender domain")} of ${name}` })));
   return found;
-}
-
-// Shows how many keys there are, and opens to what each may do.
-function keyList(keys, keyCount, name) {
-  const box = element("details");
-  const list = element("ul");
-  for (const { id, label, scopes, domains, expiresAt, lastUsedAt, priority, messageExpiresIn } of keys) {
-    const rights = `${scopes.join(", ")}${domains.length > 0 ? ` from ${domains.join(", ")}` : ""}`;
-    const urgent = priority === "high" ? "; priority high" : "";
-    const terms = messageExpiresIn ? `${urgent}; messages expire after ${messageExpiresIn}` : urgent;
-    const ends = expiresAt ? `; expires ${when(expiresAt)}` : "";
-    list.append(element("li", `${id} ${label}: ${rights}${terms}${ends}; ${lastUsedAt ? `last used ${when(lastUsedAt)}` : "never used"}`));
-  }
-  if (keyCount > keys.length) list.append(element("li", `and ${count(keyCount - keys.length)} more: pillarbox key list --org ${name}`));
-  box.append(element("summary", count(keyCount), { "aria-label": `${count(keyCount)} API keys of ${name}` }), list);
-  return box;
 }
 
 // Shows a share against SES's limit. A share of few recipients says nothing, and is not judged.

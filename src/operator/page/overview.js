@@ -1,6 +1,8 @@
 // The overview: what is wrong, how it goes now, and counts and plots of a span of time.
 
-import { cell, count, element, fill, find, link, localTime, mark, when } from "/nodes.js";
+import { Counter } from "/counts.js";
+import { showConditions } from "/conditions.js";
+import { cell, count, element, fill, find, link, localTime, mark, several, when } from "/nodes.js";
 import { Plot } from "/plot.js";
 import { address, place } from "/router.js";
 import { read, report } from "/session.js";
@@ -15,18 +17,19 @@ const RANGES = {
   "30d": { name: "30 days", ago: "30 days ago", refresh: 60 },
   "90d": { name: "90 days", ago: "90 days ago", refresh: 60 },
 };
-// What is counted, and the filter that finds those messages.
-const COUNTED = {
-  accepted: {}, sent: { status: "sent" }, delivered: { outcome: "delivered" }, bounced: { outcome: "bounced" },
-  complained: { outcome: "complained" }, failed: { outcome: "failed" }, suppressed: { outcome: "suppressed" },
-};
+// What is drawn of the history: what happened in each step.
+const DRAWN = ["accepted", "sent", "delivered", "bounced", "complained", "failed", "suppressed"];
+// A count of all messages takes a while if there are many: then it is made less often.
+const COUNT_PART = 10;
+const TILES = ["delivered", "delayed", "bounced", "complained", "rejected", "failed", "suppressed"];
+const UNSENT = ["queued", "sending", "failed", "suppressed"];
 const STEPS = { 1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day" };
 
 const short = (value) => (value >= 1e6 ? `${Math.round(value / 1e5) / 10}M` : value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 100 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1));
 const seconds = (value) => (value === 0 ? "0" : value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`);
 
 function bytes(value) {
-  const [unit, size] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, least]) => value >= least) ?? ["bytes", 1];
+  const [unit, size] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, least]) => value >= least) ?? [value === 1 ? "byte" : "bytes", 1];
   return `${Number((value / size).toFixed(value / size < 10 ? 1 : 0))} ${unit}`;
 }
 
@@ -58,6 +61,9 @@ let range = "5m";
 let organisation = null;
 let readAt = 0;
 let turn = 0;
+let span = null;
+let counted = { at: 0, changes: null };
+const counter = new Counter(() => showCounts());
 
 find("live-plots").append(...livePlots.map((plot) => plot.figure));
 find("range-plots").append(volume.figure, results.figure);
@@ -68,12 +74,20 @@ find("range-organisation").addEventListener("change", (event) => {
 export function show({ filter }) {
   range = Object.hasOwn(RANGES, filter.get("range")) ? filter.get("range") : "5m";
   organisation = filter.get("organisation");
+  span = null;
   find("ranges").replaceChildren(...Object.entries(RANGES).map(([key, { name }]) => {
     const choice = link(name, address("overview", { range: key, organisation }));
     if (key === range) choice.setAttribute("aria-current", "true");
     return choice;
   }));
+  counter.stop();
+  counted = { at: 0, changes: null };
+  find("range-note").textContent = "";
   readHistory();
+}
+
+export function hide() {
+  counter.stop();
 }
 
 // Takes the looks of the last minutes.
@@ -93,34 +107,30 @@ export function follow(state) {
   const until = samples.at(-1)?.at ?? Date.now();
   for (const plot of livePlots) plot.draw(samples, { from: until - KEPT * 1000, until, ago: FIVE_MINUTES.ago }, state);
   if (Date.now() - readAt > RANGES[range].refresh * 1000) readHistory();
+  countRange(state.sample.at, `${state.changes} ${state.queue.messages}`);
 }
 
-const TONES_OF_CONDITIONS = { critical: "bad", warning: "warn", notice: "plain" };
-
-function showConditions({ conditions, limits }) {
-  const told = conditions.map(({ code, message, advice, severity }) => {
-    const box = element("div", null, { class: `condition ${TONES_OF_CONDITIONS[severity]}` });
-    box.append(element("span", severity, { class: "severity" }), element("strong", `${message}.`), element("span", `${advice}.`));
-    if (code in limits) box.append(element("span", explained(limits[code]), { class: "why" }));
-    return box;
-  });
-  if (told.length === 0) told.push(element("p", "Nothing is wrong: messages are accepted and sent.", { class: "condition good" }));
-  // Told again only if it has changed: a screen reader would repeat it every second.
-  const text = told.map((box) => box.textContent).join("\n");
-  if (showConditions.last !== text) find("conditions").replaceChildren(...told);
-  showConditions.last = text;
-}
-
-// Says from when on a share of bounces or complaints is a condition.
-export function explained({ permille, least }) {
-  return `pillarbox warns above ${permille / 20} %, half of SES's ${permille / 10} %, and only if an organisation sent to at least ${count(least)} recipients within 24 hours: below that, a single report would be a high share.`;
+// Counts the range's messages up to an instant, unless nothing has changed, or it was just done.
+async function countRange(until, changes) {
+  if (span === null || counted.isCounting) return;
+  const pause = Math.max(RANGES[range].refresh * 1000, COUNT_PART * counter.millis);
+  if (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause)) return;
+  const mine = { isCounting: true, changes, filter: { from: span, until: new Date(until).toISOString() } };
+  counted = mine;
+  try {
+    await counter.count(mine.filter, Infinity, counter.isComplete);
+  } catch (error) {
+    report(error, find("overview-note"));
+  }
+  if (counted === mine) counted = { ...mine, isCounting: false, at: Date.now() };
 }
 
 function showNow({ queue, bodies, rate, quota, totals, started }) {
   const refused = totals.find(([name]) => name === "refused")[1];
   const begun = localTime(started * 1000).slice(0, 16);
   const tiles = [
-    ["pending", "now", count(queue.messages), address("messages", { outcome: "queued" })],
+    ["queued", "now", count(queue.messages - queue.inFlight), address("messages", { outcome: "queued" })],
+    ["sending", "now", count(queue.inFlight), address("messages", { outcome: "sending" })],
     ["queue memory", `of ${bytes(queue.maxBytes)}`, bytes(queue.bytes), null],
     ["pace", "recipients a second", limited(rate) === null ? "no limit" : short(rate), null],
     ...(quota ? [["quota left", `of ${short(quota.max)} in 24 hours`, short(Math.max(0, quota.left)), null]] : []),
@@ -161,7 +171,7 @@ function showOrganisations(names) {
 
 // Shows tiles, each [name, period, value, address or null]. A tile keeps its nodes, so that whoever
 // is at its link stays there.
-function showTiles(list, tiles) {
+export function showTiles(list, tiles) {
   const names = tiles.map(([name]) => name).join();
   if (list.dataset.names !== names) {
     list.replaceChildren(...tiles.map(([name, , , to]) => {
@@ -183,6 +193,24 @@ function showTiles(list, tiles) {
   });
 }
 
+// Shows what was counted: each tile is the number of messages in the list behind it.
+function showCounts() {
+  if (counter.total === null || place().tab !== "overview") return;
+  const sums = counter.outcomes(organisation);
+  const filter = counted.filter;
+  const to = (more) => address("messages", { ...more, organisation, ...filter });
+  const all = Object.values(sums).reduce((sum, one) => sum + one, 0);
+  const sent = Object.entries(sums).reduce((sum, [outcome, one]) => sum + (UNSENT.includes(outcome) ? 0 : one), 0);
+  const period = `last ${RANGES[range].name}`;
+  showTiles(find("range-tiles"), [
+    ["accepted", period, count(all), to({})], ["sent", period, count(sent), to({ status: "sent" })],
+    ...TILES.map((outcome) => [outcome, period, count(sums[outcome] ?? 0), to({ outcome })]),
+  ]);
+  find("range-note").textContent = counter.isComplete
+    ? `Messages accepted in this range, by their outcome at ${localTime(counter.at).slice(11)}.`
+    : `Counting: ${several(counter.total, "message")} so far.`;
+}
+
 async function readHistory() {
   const mine = ++turn;
   readAt = Date.now();
@@ -200,25 +228,21 @@ function showHistory({ start, step_seconds: step, series: all, organisations }) 
   // An organisation may be called "constructor", a name that every object knows.
   const own = Object.hasOwn(organisations, organisation) ? organisations[organisation] : undefined;
   const counts = organisation === null ? all : own;
-  const { name, ago } = RANGES[range];
+  const { ago } = RANGES[range];
+  span = start;
   find("range-none").hidden = counts !== undefined;
   find("range-shown").hidden = counts === undefined;
   if (counts === undefined) return;
-  const tiles = Object.entries(COUNTED).map(([counted, filter]) => {
-    const sum = counts[counted].reduce((before, one) => before + one, 0);
-    return [counted, `last ${name}`, count(sum), address("messages", { ...filter, organisation, from: start })];
-  });
-  showTiles(find("range-tiles"), tiles);
   const from = Date.parse(start);
   const length = counts.accepted.length;
   const points = Array.from({ length }, (_, index) => ({
     at: from + (index + 1) * step * 1000,
-    ...Object.fromEntries(Object.keys(COUNTED).map((counted) => [counted, counts[counted][index]])),
+    ...Object.fromEntries(DRAWN.map((name) => [name, counts[name][index]])),
   }));
   const per = STEPS[step] ?? (step % 60 === 0 ? `in ${step / 60} minutes` : `in ${step} seconds`);
   volume.name(`Messages ${per}`);
   results.name(`Results ${per}`);
-  const span = { from, until: from + length * step * 1000, ago };
-  volume.draw(points, span);
-  results.draw(points, span);
+  const drawn = { from, until: from + length * step * 1000, ago };
+  volume.draw(points, drawn);
+  results.draw(points, drawn);
 }

@@ -2,24 +2,36 @@
 // address names, and reads the stream that keeps it live.
 
 import * as captured from "/captured.js";
+import * as documents from "/documents.js";
 import * as domains from "/domains.js";
+import * as help from "/help.js";
+import * as keys from "/keys.js";
 import * as message from "/message.js";
 import * as messages from "/messages.js";
 import { find } from "/nodes.js";
 import * as organisations from "/organisations.js";
 import * as overview from "/overview.js";
 import { place } from "/router.js";
-import { Locked, ask, begin, forget, isOpen, keyGiven, takeFromAddress, takeFromField } from "/session.js";
+import { Locked, ask, askForSession, begin, canSignOut, forget, isOpen, keyGiven, signIn, signOut, takeFromAddress, takeFromField } from "/session.js";
 import * as suppressions from "/suppressions.js";
 import * as webhooks from "/webhooks.js";
 
-// Each view has show(place, before), and follow(state) for each look at the service.
-const VIEWS = { overview, messages, message, organisations, domains, suppressions, webhooks, captured };
+// Each view has show(place, before), and follow(state) for each look at the service; one that goes on
+// by itself has hide().
+const VIEWS = { overview, messages, message, organisations, keys, domains, suppressions, webhooks, documents, captured, help };
 const RETRY_MILLIS = 1000;
+// The service tells of itself once a second. After so long without a word, the page says so.
+const SILENT_MILLIS = 3000;
+// After so long, the connection is given up and made anew.
+const GIVEN_UP_MILLIS = 15_000;
 
 let before = null;
 let latest = null;
 let isShown = false;
+// When the service last told of itself, and why it may not do so now.
+let heardAt = null;
+let silence = "";
+let stopWatching = null;
 
 function duration(from) {
   const passed = Math.max(0, Math.round(Date.now() / 1000 - from));
@@ -38,14 +50,22 @@ function showPlace() {
     else link.removeAttribute("aria-current");
   }
   const isNew = before !== null && (before.tab !== here.tab || before.id !== here.id);
+  if (before !== null && before.tab !== here.tab) VIEWS[before.tab].hide?.();
   VIEWS[here.tab].show(here, before);
   if (isNew) {
     scrollTo(0, 0);
     [...find(here.tab).querySelectorAll("h2")].find((heading) => heading.checkVisibility())?.focus({ preventScroll: true });
   }
   if (latest) VIEWS[here.tab].follow(latest);
-  document.title = `${find(here.tab).dataset.title} – pillarbox`;
   before = here;
+  showTitle();
+}
+
+// Names what is shown, and how many problems there are.
+function showTitle() {
+  const problems = latest?.conditions.length ?? 0;
+  const title = `${problems > 0 ? `(${problems}) ` : ""}${find(place().tab).dataset.title} – pillarbox`;
+  if (document.title !== title) document.title = title;
 }
 
 function follow(state) {
@@ -57,6 +77,7 @@ function follow(state) {
   find("problems").textContent = problems === 1 ? "1 problem" : `${problems} problems`;
   find("problems").className = state.conditions.some((one) => one.severity === "critical") ? "bad" : "warn";
   VIEWS[place().tab].follow(state);
+  showTitle();
 }
 
 function showLink(text, state) {
@@ -66,17 +87,15 @@ function showLink(text, state) {
 
 function open() {
   find("locked").hidden = true;
-  find("tabs").hidden = false;
-  find("open").hidden = false;
+  for (const part of ["tabs", "find", "open"]) find(part).hidden = false;
+  find("sign-out").hidden = !canSignOut();
   if (!isShown) showPlace();
   isShown = true;
 }
 
 function lock(reason) {
   find("locked").hidden = false;
-  find("tabs").hidden = true;
-  find("open").hidden = true;
-  find("problems").hidden = true;
+  for (const part of ["tabs", "find", "open", "problems"]) find(part).hidden = true;
   find("key-note").textContent = reason;
   isShown = false;
   before = null;
@@ -86,6 +105,7 @@ function lock(reason) {
 function take(name, data) {
   if (name === "history") overview.begin(data);
   if (name !== "state") return;
+  heardAt = Date.now();
   overview.note(data.sample);
   showLink("Live", "live");
   follow(data);
@@ -93,9 +113,12 @@ function take(name, data) {
 
 // Reads a stream of server-sent events. The browser's own EventSource cannot carry the key.
 async function watch() {
-  const response = await ask("/page/live");
+  const stopped = new AbortController();
+  stopWatching = () => stopped.abort();
+  const response = await ask("/page/live", stopped.signal);
   if (!response.ok) throw new Error(`status ${response.status}`);
   open();
+  silence = "the connection is open, but the service says nothing";
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -114,6 +137,7 @@ async function watch() {
 async function run() {
   let reason = "";
   for (;;) {
+    if (!isOpen()) find("password").hidden = !(await askForSession());
     if (!isOpen()) lock(reason);
     await keyGiven();
     try {
@@ -121,13 +145,23 @@ async function run() {
     } catch (error) {
       if (error instanceof Locked) {
         forget();
+        heardAt = null;
         reason = "The service refused this key. Each start of the service creates a new one.";
         continue;
       }
     }
-    showLink("The service does not answer; trying again", "lost");
+    silence = "the service does not answer; trying again";
+    if (heardAt === null) showLink("The service does not answer; trying again", "lost");
     await new Promise((done) => setTimeout(done, RETRY_MILLIS));
   }
+}
+
+// Says how old what is shown is, and why.
+function showSilence() {
+  if (heardAt === null || !isOpen()) return;
+  const passed = Date.now() - heardAt;
+  if (passed > SILENT_MILLIS) showLink(`Last update ${Math.floor(passed / 1000)} s ago: ${silence}`, "lost");
+  if (passed > GIVEN_UP_MILLIS) stopWatching?.();
 }
 
 function showZone() {
@@ -143,10 +177,19 @@ find("key").addEventListener("submit", (event) => {
   if (!takeFromField(given.value)) find("key-note").textContent = "This is not a key. Paste the whole address that the command prints.";
   given.value = "";
 });
+find("password").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const given = find("password").elements.password;
+  find("key-note").textContent = (await signIn(given.value)) ?? "";
+  given.value = "";
+});
+find("sign-out").addEventListener("click", signOut);
 document.querySelector("a.skip").addEventListener("click", (event) => {
   event.preventDefault();
   find("main").focus();
 });
+addEventListener("titled", showTitle);
+setInterval(showSilence, 1000);
 addEventListener("hashchange", () => {
   // Somebody pasted the address with a key into an open page: its key may be newer.
   if (takeFromAddress()) location.reload();

@@ -1,7 +1,7 @@
 // Places of the page: `#/TAB/ID?FILTER`. A browser sends what is behind the # to nobody, so that the
 // addresses of recipients in a filter reach no log.
 
-const TABS = ["overview", "messages", "message", "organisations", "domains", "suppressions", "webhooks", "captured"];
+const TABS = ["overview", "messages", "message", "organisations", "keys", "domains", "suppressions", "webhooks", "documents", "captured", "help"];
 
 // Returns where the address leads; the overview if it names no place.
 export function place() {
@@ -21,6 +21,11 @@ export const messageAddress = (id) => address("message", {}, id);
 
 export function go(to) {
   location.hash = to;
+}
+
+// As go, but the place before is not kept: nobody wants to go back to a search that led on.
+export function goOn(to) {
+  location.replace(to);
 }
 
 function decoded(id) {

@@ -5,6 +5,8 @@ const STORED = "pillarbox-page-key";
 const KEY = /^[\w-]{43}$/;
 const tabs = new BroadcastChannel(STORED);
 let key = null;
+// Signed in by a password or a proxy, so that requests need no key.
+let isSignedIn = false;
 let refused = null;
 let waiting = null;
 
@@ -18,6 +20,7 @@ export function begin() {
     if (data.wanted && key) tabs.postMessage({ key });
     // Another tab may not know yet that its key is refused.
     if (data.key && data.key !== refused && !key) keep(data.key);
+    if (data.signedIn && !isOpen()) signedIn();
   });
 }
 
@@ -39,11 +42,40 @@ export function takeFromField(text) {
   return true;
 }
 
-export const isOpen = () => key !== null;
+export const isOpen = () => key !== null || isSignedIn;
+export const canSignOut = () => key === null && isSignedIn;
 
-// Ends when there is a key.
+// Asks whether this browser is signed in. Returns whether it may sign in by a password.
+export async function askForSession() {
+  const response = await fetch("/page/session", { cache: "no-store" }).catch(() => null);
+  if (!response?.ok) return false;
+  const { open, password } = await response.json();
+  isSignedIn = open;
+  return password;
+}
+
+// Signs in by a password. Returns why that failed; nothing if it did not.
+export async function signIn(password) {
+  const response = await fetch("/page/session", { method: "POST", body: password, cache: "no-store" });
+  if (!response.ok) return (await response.json()).message;
+  signedIn();
+  tabs.postMessage({ signedIn: true });
+  return null;
+}
+
+export async function signOut() {
+  await fetch("/page/session", { method: "DELETE", cache: "no-store" });
+  location.reload();
+}
+
+function signedIn() {
+  isSignedIn = true;
+  waiting?.();
+}
+
+// Ends when there is a key, or somebody has signed in.
 export async function keyGiven() {
-  if (key) return;
+  if (isOpen()) return;
   const given = new Promise((done) => { waiting = done; });
   tabs.postMessage({ wanted: true });
   await given;
@@ -53,6 +85,7 @@ export async function keyGiven() {
 export function forget() {
   refused = key;
   key = null;
+  isSignedIn = false;
   sessionStorage.removeItem(STORED);
 }
 
@@ -62,8 +95,8 @@ function keep(given) {
   waiting?.();
 }
 
-export async function ask(path) {
-  const response = await fetch(path, { headers: { Authorization: `Bearer ${key}` }, cache: "no-store" });
+export async function ask(path, signal) {
+  const response = await fetch(path, { headers: key === null ? {} : { Authorization: `Bearer ${key}` }, cache: "no-store", signal });
   if (response.status === 401) throw new Locked();
   return response;
 }

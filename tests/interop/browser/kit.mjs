@@ -18,7 +18,12 @@ export const problems = [];
 
 export const DESK = { width: 1280, height: 900 };
 export const PHONE = { width: 390, height: 844 };
-export const VIEWS = [["desk-light", DESK, "light"], ["desk-dark", DESK, "dark"], ["phone-light", PHONE, "light"], ["phone-dark", PHONE, "dark"]];
+const TABLET = { width: 1024, height: 768 };
+const WIDE = { width: 1440, height: 900 };
+export const VIEWS = [
+  ["desk-light", DESK, "light"], ["desk-dark", DESK, "dark"], ["phone-light", PHONE, "light"], ["phone-dark", PHONE, "dark"],
+  ["tablet-light", TABLET, "light"], ["wide-dark", WIDE, "dark"],
+];
 
 export async function send(fields) {
   const response = await fetch(`${API}/emails`, {

@@ -40,7 +40,8 @@ await page.locator(`[data-id="${id}"]`).getByText("delivered").waitFor();
 
 // By keyboard alone: to the message, into its timeline, and back to where one was.
 const focusedId = () => page.evaluate(() => document.activeElement.closest("[data-id]")?.dataset.id);
-await page.locator("#search [name=id]").focus();
+await page.keyboard.press("/");
+assert.equal(await page.evaluate(() => document.activeElement.getAttribute("name")), "text");
 for (let press = 0; press < 40; press += 1) {
   await page.keyboard.press("Tab");
   if ((await focusedId()) === id) break;
@@ -61,19 +62,21 @@ assert.equal(await page.evaluate(() => document.activeElement.id), "main");
 
 // Search, by recipient and by id.
 await send({ to: ["Ada <ada@example.net>"], subject: "For Ada" });
+await page.locator("#filters > summary").click();
 await page.locator("#search [name=recipient]").fill("ada@example.net");
-await page.getByRole("button", { name: "Search" }).click();
+await page.locator("#search").getByRole("button", { name: "Search" }).click();
 await page.locator("#message-rows").getByRole("cell", { name: "For Ada", exact: true }).waitFor();
 await page.locator(`[data-id="${id}"]`).waitFor({ state: "detached" });
 await page.locator("#search [name=recipient]").fill("");
-await page.locator("#search [name=id]").fill(id);
+await page.locator("#find [name=text]").fill(id);
 await page.keyboard.press("Enter");
 await page.locator("#timeline").getByText("sent: the provider accepted it").waitFor();
 await page.locator("#message-back").click();
 await page.getByRole("button", { name: "Clear" }).click();
 await page.locator(`[data-id="${id}"]`).waitFor();
-// The list goes on by itself, and opens nothing.
+// The list stands still, offers what is new, and opens nothing.
 await send({ subject: "Meanwhile" });
+await page.getByRole("button", { name: "1 new message" }).click();
 await page.locator("#message-rows").getByRole("cell", { name: "Meanwhile", exact: true }).waitFor();
 await page.waitForTimeout(1500);
 assert.equal(await page.locator("#message").isVisible(), false, "what was closed has opened by itself");

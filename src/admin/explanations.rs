@@ -1,0 +1,181 @@
+//! What operators are told of a step of a message in plain words: its cause, and what to do. The page,
+//! `message show` and the docs take it from here. Must not know how any of them prints it.
+
+use crate::domain::event::{BounceType, Event, EventDetail};
+use crate::domain::message::FailureCode;
+
+/// Cause of something that happened to a message, and what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// Name of it in the page's help: a failure code, or the kind of an event.
+    pub topic: &'static str,
+    pub cause: &'static str,
+    pub advice: &'static str,
+}
+
+const fn told(topic: &'static str, cause: &'static str, advice: &'static str) -> Explanation {
+    Explanation { topic, cause, advice }
+}
+
+/// Kinds of events that are explained.
+const EVENTS: [Explanation; 8] = [
+    told(
+        "bounce_permanent",
+        "The recipient's server refused the message for good: the address does not exist, or takes no mail",
+        "Correct the address in your application. The suppression keeps more mail from it; remove it only \
+         if the address works again",
+    ),
+    told(
+        "bounce_transient",
+        "The recipient's server refused the message for now, and SES gave up: the mailbox is full, the \
+         message is too large, or the server had a fault",
+        "Send it again later. The address is not suppressed",
+    ),
+    told(
+        "bounce_undetermined",
+        "The message came back, and SES could not tell why from the server's answer",
+        "Read the server's answer (diagnosticCode). The address is not suppressed",
+    ),
+    told(
+        "stopped_at_ses",
+        "SES did not send the message: the address is on a suppression list at SES, or its check of \
+         addresses failed",
+        "Remove the address from the list at SES if it works again: pillarbox suppression remove \
+         --at-ses. It is not suppressed here",
+    ),
+    told(
+        "complaint",
+        "The recipient reported the message as spam",
+        "Send no more to this person unless they ask for it. The suppression keeps more mail from them",
+    ),
+    told(
+        "reject",
+        "SES accepted the message and then refused to send it: it found a virus or forbidden content",
+        "Look at what the message contained, attachments too. Do not send it again as it is",
+    ),
+    told(
+        "delivery_delay",
+        "The recipient's server does not take the message for now. SES tries again, for up to 14 hours",
+        "Wait: a delivery or a bounce follows",
+    ),
+    told(
+        "delivery",
+        "The recipient's server took the message",
+        "If the recipient does not find it: it may be in the spam folder, or in quarantine at their \
+         provider",
+    ),
+];
+
+fn event_named(topic: &str) -> Explanation {
+    let found = EVENTS.into_iter().find(|one| one.topic == topic);
+    found.expect("every kind of event is explained")
+}
+
+/// Returns everything that is explained: failure codes, then kinds of events.
+pub fn all() -> impl Iterator<Item = Explanation> {
+    FailureCode::ALL.into_iter().map(of_failure).chain(EVENTS)
+}
+
+/// Explains why a message is not sent, or not yet.
+pub const fn of_failure(code: FailureCode) -> Explanation {
+    let (cause, advice) = match code {
+        FailureCode::BodyLostOnRestart => (
+            "The process ended before it sent the message, and its body was only in memory",
+            "Have the application post it again with a new key. To keep bodies over an end of the process: \
+             sending.keep_bodies",
+        ),
+        FailureCode::ProviderRejected => (
+            "SES refused this message for good, for the reason that it names",
+            "Correct the message and post it again with a new key",
+        ),
+        FailureCode::ProviderUnavailable => (
+            "SES could not be reached, or had a fault",
+            "Nothing: it is tried again. If this goes on, check the network and the AWS Health Dashboard",
+        ),
+        FailureCode::ProviderThrottled => (
+            "SES asked to slow down: the account sends faster than it may",
+            "Nothing: it is tried again, slower. Ask AWS for a higher rate if this goes on",
+        ),
+        FailureCode::ProviderQuotaExhausted => (
+            "The account's quota of 24 hours is used up",
+            "Wait, or ask AWS for a higher quota. It is tried again by itself",
+        ),
+        FailureCode::SendingPaused => (
+            "SES takes no mail from this account or domain, or the set-up is wrong",
+            "See the conditions on the overview, and run: pillarbox doctor. It is tried again by itself",
+        ),
+        FailureCode::RetriesExhausted => (
+            "No attempt succeeded within sending.retry_for",
+            "See why the attempts failed, and have the application post it again with a new key",
+        ),
+        FailureCode::OutcomeUnknown => (
+            "The answer of SES was lost, so SES may have the message",
+            "Look for an event of it, or ask the recipient, before it is posted again",
+        ),
+        FailureCode::RecipientSuppressed => (
+            "A recipient became suppressed after the message was accepted, by a bounce, a complaint or an \
+             operator",
+            "If the address works again, remove the suppression and have the application post the message \
+             again with a new key",
+        ),
+        FailureCode::DomainUnverified => (
+            "The sender's domain no longer belongs to the organisation",
+            "Add the domain again: pillarbox domain add --org NAME DOMAIN",
+        ),
+        FailureCode::Cancelled => (
+            "The application or an operator cancelled the message, or its organisation was removed",
+            "Nothing, if that was meant. Otherwise have the application post it again with a new key",
+        ),
+        FailureCode::Expired => (
+            "The message was not sent within its own time (expiresIn)",
+            "See what held it up, and have the application post it again with a new key if it is still of \
+             use",
+        ),
+    };
+    told(code.as_str(), cause, advice)
+}
+
+/// Explains an event.
+pub fn of_event(event: &Event) -> Explanation {
+    let is_stopped = event.suppresses().is_none();
+    event_named(match &event.detail {
+        EventDetail::Bounce { bounce_type: BounceType::Permanent, .. } if is_stopped => {
+            "stopped_at_ses"
+        }
+        EventDetail::Bounce { bounce_type: BounceType::Permanent, .. } => "bounce_permanent",
+        EventDetail::Bounce { bounce_type: BounceType::Transient, .. } => "bounce_transient",
+        EventDetail::Bounce { bounce_type: BounceType::Undetermined, .. } => "bounce_undetermined",
+        EventDetail::Complaint { .. } => "complaint",
+        EventDetail::Reject { .. } => "reject",
+        EventDetail::DeliveryDelay { .. } => "delivery_delay",
+        EventDetail::Delivery { .. } => "delivery",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::Timestamp;
+
+    #[test]
+    fn every_event_is_explained_and_a_list_at_ses_is_told_from_a_bounce() {
+        let explained = |detail| {
+            let occurred_at = Timestamp::from_unix_millis(0);
+            of_event(&Event { occurred_at, recipients: Vec::new(), detail }).topic
+        };
+        let bounce = |bounce_type, sub_type: &str| EventDetail::Bounce {
+            bounce_type,
+            sub_type: sub_type.to_owned(),
+            diagnostic_code: None,
+        };
+        assert_eq!(explained(bounce(BounceType::Permanent, "General")), "bounce_permanent");
+        let listed = bounce(BounceType::Permanent, "OnAccountSuppressionList");
+        assert_eq!(explained(listed), "stopped_at_ses");
+        assert_eq!(explained(bounce(BounceType::Transient, "MailboxFull")), "bounce_transient");
+        assert_eq!(explained(bounce(BounceType::Undetermined, "")), "bounce_undetermined");
+        assert_eq!(explained(EventDetail::Reject { reason: String::new() }), "reject");
+        assert_eq!(explained(EventDetail::Delivery { smtp_response: None }), "delivery");
+        let topics: std::collections::BTreeSet<_> = all().map(|one| one.topic).collect();
+        assert_eq!(topics.len(), all().count(), "each has one name");
+    }
+}
