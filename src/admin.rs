@@ -20,6 +20,7 @@ use crate::alerts::Alerts;
 use crate::clock::Clock;
 use crate::domain::outcome::MessageOutcome;
 use crate::domain::terms::Priority;
+use crate::domain::webhook::WebhookFormat;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::proxy::ProxyRule;
@@ -484,9 +485,14 @@ calls! {
         organisation: String,
         /// URL that is called, https or http.
         url: String,
-        /// Types of events, such as email.bounce,email.complaint; all types if not given.
+        /// Types of events, such as email.bounce,email.complaint; all types if not given. With --format
+        /// resend also by Resend's names, such as email.bounced.
         #[arg(long, value_name = "TYPES", value_delimiter = ',')]
         types: Vec<String>,
+        /// Form of the events; that of the feed if not given.
+        #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(WebhookFormat::ALL.map(WebhookFormat::as_str)))]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        format: Option<String>,
         /// Certificates in PEM that the endpoint's own is checked against; the system's roots if not
         /// given.
         #[arg(skip)]
@@ -679,6 +685,8 @@ enum Place {
 pub struct ServiceFacts {
     /// Where clients are served, on whichever socket that is.
     pub clients: SocketAddr,
+    /// Where clients of the API in Resend's shape are served, if they are.
+    pub resend: Option<SocketAddr>,
     /// Where messages are submitted over SMTP.
     pub smtp: Vec<SmtpListener>,
     /// What TLS is spoken with there, where it is.

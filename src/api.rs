@@ -23,8 +23,9 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::feed::{FeedCursor, FeedPosition};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
-use crate::domain::organisation::{Organisation, Scope};
+use crate::domain::organisation::{KeyRights, Organisation, Scope};
 use crate::domain::request::SendRequest;
+use crate::domain::search::MessageFilter;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::refusal_log::{AnsweredTo, FailureCause};
@@ -32,7 +33,7 @@ use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
 use crate::http::{Connection, Handler};
 use crate::in_flight::InFlightGuard;
-use crate::intake::Intake;
+use crate::intake::{Intake, PreparedBatch, PreparedMessage};
 use crate::listing::{self, Listing};
 use crate::queue::{Live, MessageQueue};
 use crate::shared_limits::{Budget, Exhausted};
@@ -74,14 +75,16 @@ pub struct Api {
     inner: Arc<Inner>,
 }
 
+/// What the API does with requests, in whatever shape they come: the listener in Resend's shape does
+/// the same with its own.
 #[derive(Debug)]
-struct Inner {
-    intake: Arc<Intake>,
+pub(crate) struct Inner {
+    pub(crate) intake: Arc<Intake>,
     store: Store,
     queue: Arc<MessageQueue>,
     clock: Clock,
     budgets: Budgets,
-    metrics: Arc<ClientMetrics>,
+    pub(crate) metrics: Arc<ClientMetrics>,
     /// What stops messages on all nodes. It is there before the first request.
     canceller: OnceLock<Arc<dyn Canceller>>,
     /// Page for a browser that opens the listener's address.
@@ -192,14 +195,9 @@ impl Handler for Api {
         let mut organisation = None;
         let answer = self.inner.answer(request, id, connection, &mut organisation).await;
         let mut response = answer.unwrap_or_else(|error| {
-            let (status, code) = error.kind();
-            self.inner.metrics.refuse(code);
+            let kind = error.kind();
             let mut response = error.into_response();
-            if status == StatusCode::INTERNAL_SERVER_ERROR {
-                // A row that cannot be read is the one way to fail here.
-                let cause = FailureCause(StoreError::Damaged.to_string());
-                response.extensions_mut().insert(cause);
-            }
+            self.inner.note_refusal(kind, &mut response);
             response
         });
         if let Some(organisation) = organisation {
@@ -260,6 +258,10 @@ impl Api {
     pub fn metrics(&self) -> &Arc<ClientMetrics> {
         &self.inner.metrics
     }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
 }
 
 impl Inner {
@@ -278,34 +280,30 @@ impl Inner {
             self.note_keyless(&request, connection);
             return Ok(welcome(page));
         }
-        let client =
-            self.authenticate(request.headers()).inspect_err(|_| connection.refuse_key())?;
+        let client = self.client(request.headers(), connection)?;
         let Client { organisation, key, rights } = client;
         *whose = Some(AnsweredTo(organisation.name.to_string()));
-        connection.accept_key();
-        self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
-        if let Some(scope) = endpoint.scope(&head.method).filter(|s| !rights.scopes.contains(s)) {
-            return Err(ApiError::MissingScope(scope));
-        }
+        require_scope(&rights, endpoint.scope(&head.method))?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
-                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                let body = self.read_body(&organisation, body).await?;
                 self.send(&organisation, key, body, id).await
             }
             (Endpoint::Batch, &Method::POST) => {
                 require_json(&head.headers)?;
-                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                let body = self.read_body(&organisation, body).await?;
                 self.send_batch(&organisation, key, body, id).await
             }
             (Endpoint::Cancel(text), &Method::POST) => {
                 require_json(&head.headers)?;
-                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                let body = self.read_body(&organisation, body).await?;
                 wire::require_no_fields(&body)?;
-                self.cancel(&organisation, text).await
+                let (message, live) = self.cancel(&organisation, text).await?;
+                self.record(&organisation, message, live.as_ref())
             }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
@@ -318,6 +316,32 @@ impl Inner {
             }
             (Endpoint::Usage, &Method::GET) => self.usage(&organisation).await,
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
+        }
+    }
+
+    /// The client of a request's key, whose connection this is from now on.
+    pub(crate) fn client(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Result<Client, Rejection> {
+        let client = self.authenticate(headers).inspect_err(|_| connection.refuse_key())?;
+        connection.accept_key();
+        self.count_connection(client.organisation.id, connection);
+        Ok(client)
+    }
+
+    /// Counts a request that is refused, and notes for the log why it failed.
+    pub(crate) fn note_refusal(
+        &self,
+        (status, code): (StatusCode, &'static str),
+        response: &mut Response<Full<Bytes>>,
+    ) {
+        self.metrics.refuse(code);
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            // A row that cannot be read is the one way to fail here.
+            let cause = FailureCause(StoreError::Damaged.to_string());
+            response.extensions_mut().insert(cause);
         }
     }
 
@@ -337,7 +361,7 @@ impl Inner {
     }
 
     /// Notes a request that needs no key, if it has none.
-    fn note_keyless<B>(&self, request: &Request<B>, connection: &Connection) {
+    pub(crate) fn note_keyless<B>(&self, request: &Request<B>, connection: &Connection) {
         if self.authenticate(request.headers()).is_err() {
             connection.refuse_key();
         }
@@ -354,6 +378,15 @@ impl Inner {
         }
     }
 
+    /// Reads a request's body, within the organisation's share of the memory for them.
+    pub(crate) async fn read_body(
+        &self,
+        organisation: &Organisation,
+        body: Incoming,
+    ) -> Result<RequestBody<OrganisationId>, Rejection> {
+        self.budgets.bodies.read(organisation.id, body).await
+    }
+
     async fn send(
         &self,
         organisation: &Organisation,
@@ -368,6 +401,15 @@ impl Inner {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
+        self.accept(prepared, request_id).await
+    }
+
+    /// Accepts a prepared message, and answers with its id.
+    pub(crate) async fn accept(
+        &self,
+        prepared: PreparedMessage,
+        request_id: RequestId,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
         let accepted = self.intake.accept(prepared).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
@@ -394,6 +436,15 @@ impl Inner {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
+        Ok(json(wire::accepted_batch(&self.accept_batch(prepared, request_id).await?)))
+    }
+
+    /// Accepts a prepared batch, and returns the answer to each of its messages.
+    pub(crate) async fn accept_batch(
+        &self,
+        prepared: PreparedBatch,
+        request_id: RequestId,
+    ) -> Result<Vec<Result<Accepted, ApiError>>, ApiError> {
         let told = self.intake.accept_batch(prepared).await?;
         tracing::debug!(%request_id, messages = told.len(), "accepted a batch");
         let answers: Vec<_> = wire::batch_answers(told).collect();
@@ -403,7 +454,7 @@ impl Inner {
                 Err(error) => self.metrics.refuse(error.kind().1),
             }
         }
-        Ok(json(wire::accepted_batch(&answers)))
+        Ok(answers)
     }
 
     fn count(&self, accepted: &Accepted) {
@@ -418,17 +469,28 @@ impl Inner {
         organisation: &Organisation,
         query: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let ListQuery { mut filter, limit } = ListQuery::parse(query)?;
+        let ListQuery { filter, limit } = ListQuery::parse(query)?;
+        let kind = organisation.kind;
+        let write = move |listing| wire::emails(kind, listing);
+        self.list_messages(organisation, filter, limit.unwrap_or(DEFAULT_LIMIT), write).await
+    }
+
+    /// A page of the organisation's messages, as `write` has it.
+    pub(crate) async fn list_messages(
+        &self,
+        organisation: &Organisation,
+        mut filter: MessageFilter,
+        limit: usize,
+        write: impl FnOnce(Listing) -> Bytes + Send + 'static,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
         filter.organisation = Some(organisation.id);
-        let limit = limit.unwrap_or(DEFAULT_LIMIT);
         self.budgets.responses.require_room(organisation.id)?;
         let queue = Arc::clone(&self.queue);
         let live = move |id| queue.live(id);
-        let (responses, kind) = (self.budgets.responses.clone(), organisation.kind);
+        let responses = self.budgets.responses.clone();
         let organisation = organisation.id;
         // Where the rows are read: a long page must not hold a worker.
-        let write =
-            move |listing: Listing| responses.count(organisation, wire::emails(kind, listing));
+        let write = move |listing: Listing| responses.count(organisation, write(listing));
         let now = self.clock.window_time();
         let lister = Lister::Organisation(organisation);
         Ok(json(listing::list(&self.store, lister, live, filter, limit, now, write).await??))
@@ -444,7 +506,7 @@ impl Inner {
     }
 
     /// A message as it is now: its row, and what memory knows of it if it is pending here.
-    async fn current(
+    pub(crate) async fn current(
         &self,
         organisation: &Organisation,
         text: &str,
@@ -522,7 +584,7 @@ impl Inner {
 
     /// A response of an organisation, counted until it is read. The answer to a send request is
     /// not: it is small, a connection holds only a few, and what was accepted must be said.
-    fn counted(
+    pub(crate) fn counted(
         &self,
         organisation: &Organisation,
         body: Bytes,
@@ -542,10 +604,18 @@ impl Inner {
     }
 }
 
+/// Requires a scope of a key, if there is one that a request needs.
+pub(crate) fn require_scope(rights: &KeyRights, scope: Option<Scope>) -> Result<(), ApiError> {
+    match scope.filter(|scope| !rights.scopes.contains(scope)) {
+        Some(missing) => Err(ApiError::MissingScope(missing)),
+        None => Ok(()),
+    }
+}
+
 /// Requires `application/json`, with no parameter but `charset=utf-8`, and not compressed. The
 /// standard's name of the charset is `utf-8`; some clients write `utf8`, which means the same
 /// (WHATWG Encoding, section 4.2).
-fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(ApiError::UnsupportedMediaType);
@@ -597,7 +667,7 @@ fn welcome(page: &Bytes) -> Response<Full<Bytes>> {
     response
 }
 
-fn json(body: Bytes) -> Response<Full<Bytes>> {
+pub(crate) fn json(body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = StatusCode::OK;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));

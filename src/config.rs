@@ -98,6 +98,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Where messages are submitted over SMTP.
     pub smtp: Smtp,
+    /// Where clients of the API in Resend's shape send and read, if there are any.
+    pub resend_listen: Option<SocketAddr>,
     /// How messages are sent.
     pub sending: Sending,
     /// Test organisations.
@@ -385,6 +387,7 @@ impl Config {
                 values::whole(LEAST_WRITING..=LARGEST_BUDGET),
             ),
             smtp: Smtp::read(reader, tls.as_ref()),
+            resend_listen: read_resend_listen(reader, tls.as_ref()),
             tls,
             test: Test {
                 capture: reader.take("test.capture", default.test.capture, values::capture),
@@ -420,6 +423,21 @@ impl Tls {
     }
 }
 
+/// Files without which keys would travel in clear.
+const TLS_FILES: [&str; 2] = ["tls.certificate", "tls.key"];
+
+fn read_resend_listen(reader: &mut Reader, tls: Option<&Tls>) -> Option<SocketAddr> {
+    const KEY: &str = "resend_api.listen";
+    let listen = reader.take_optional(KEY, values::socket_address)?;
+    if tls.is_none() && !listen.ip().is_loopback() {
+        let rule = "without a certificate, the API in Resend's shape listens on a loopback address \
+                    alone, because API keys would travel in clear; give tls.certificate and tls.key, \
+                    or an address such as \"127.0.0.1:8028\"";
+        reader.inconsistent(&[KEY, TLS_FILES[0], TLS_FILES[1]], rule);
+    }
+    Some(listen)
+}
+
 impl Smtp {
     fn read(reader: &mut Reader, tls: Option<&Tls>) -> Self {
         let smtp = Self {
@@ -427,16 +445,15 @@ impl Smtp {
             tls_listen: reader.take_optional("smtp.tls_listen", values::socket_address),
         };
         if tls.is_none() {
-            const FILES: [&str; 2] = ["tls.certificate", "tls.key"];
             if smtp.listen.is_some_and(|address| !address.ip().is_loopback()) {
                 let rule = "without a certificate, SMTP listens on a loopback address alone, \
                             because API keys would travel in clear; give tls.certificate and \
                             tls.key, or an address such as \"127.0.0.1:587\"";
-                reader.inconsistent(&["smtp.listen", FILES[0], FILES[1]], rule);
+                reader.inconsistent(&["smtp.listen", TLS_FILES[0], TLS_FILES[1]], rule);
             }
             if smtp.tls_listen.is_some() {
                 let rule = "TLS needs a certificate; give tls.certificate and tls.key";
-                reader.inconsistent(&["smtp.tls_listen", FILES[0], FILES[1]], rule);
+                reader.inconsistent(&["smtp.tls_listen", TLS_FILES[0], TLS_FILES[1]], rule);
             }
         }
         smtp
@@ -643,6 +660,7 @@ impl Default for Config {
             max_writing_bytes: 256 * MIB,
             tls: None,
             smtp: Smtp::default(),
+            resend_listen: None,
             sending: Sending::default(),
             test: Test::default(),
             ses: Ses::default(),

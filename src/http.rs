@@ -27,7 +27,7 @@ use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnection, Client
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::limits::{Limits, Linger, WhenFull};
 use crate::http::refusal_log::{AnsweredTo, FailureCause, Refusal, RefusalCode, RefusalLog};
-use crate::http::rejection::Rejection;
+use crate::http::rejection::{Rejection, WrittenAnswer};
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
 use crate::http::write_progress::CountedStream;
@@ -93,6 +93,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Learns of a request that was refused before it came to the handler, or in its stead.
     fn refused(&self, _rejection: &Rejection) {}
+
+    /// Writes the answer to such a request.
+    fn write(rejection: &Rejection) -> WrittenAnswer {
+        rejection.answer().written()
+    }
 
     /// Returns a mark that is held for as long as a connection is open.
     fn connected(&self) -> Option<InFlightGuard> {
@@ -279,7 +284,7 @@ impl<H: Handler> Shared<H> {
     /// Refuses a request in the handler's stead, and marks the response with the request's id.
     fn refuse(&self, rejection: Rejection) -> Response<H::Body> {
         let id = self.refused(&rejection);
-        marked(rejection.into_response().map(Into::into), id)
+        marked(rejection.respond(H::write(&rejection)).map(Into::into), id)
     }
 
     /// Notes a request that never came to the handler, and returns its id.
@@ -304,7 +309,7 @@ impl<H: Handler> Shared<H> {
         caught(handling).await.unwrap_or_else(|_| {
             tracing::error!(request_id = %id, "a handler panicked");
             self.handler.refused(&Rejection::Internal);
-            Rejection::Internal.into_response().map(Into::into)
+            Rejection::Internal.respond(H::write(&Rejection::Internal)).map(Into::into)
         })
     }
 }
@@ -348,7 +353,7 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
     };
     if refusals.len() < max_refusals {
         refusals.spawn(async move {
-            let answer = Rejection::TooManyConnections.to_raw(id, SystemTime::now());
+            let answer = H::write(&Rejection::TooManyConnections).to_raw(id, SystemTime::now());
             http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }

@@ -4,7 +4,7 @@
 //! never use each other. `tests/layers.rs` holds all of this:
 //!
 //! ```text
-//! 4 edges      main  cli  service  api  smtp  admin  operator  logging
+//! 4 edges      main  cli  service  api  resend_api  smtp  admin  operator  logging
 //! 3 flows      alerts  intake  queue  dispatch  events  providers  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   body_store  store  ses  http  simulator (used by providers, service, cli and tests alone)
 //! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  pem  proxy  resolver  shared_limits  tasks  text_buffer
@@ -49,6 +49,7 @@ pub mod proxy;
 pub mod purge_schedule;
 pub mod queue;
 pub mod quota;
+pub mod resend_api;
 pub mod resolver;
 pub mod service;
 pub mod ses;

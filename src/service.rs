@@ -120,7 +120,9 @@ pub struct Service {
     page: SecretString,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
-    answering: JoinHandle<()>,
+    /// The listeners of HTTP.
+    answering: Vec<JoinHandle<()>>,
+    resend_address: Option<SocketAddr>,
     submitting: Submitting,
     events: Arc<EventProcessor>,
     polling: Option<JoinHandle<()>>,
@@ -231,8 +233,9 @@ impl Service {
             Changeable { max_rate, budgets, ses, tls, configured_pending_bytes, alerts };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
-        let answering =
-            listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
+        let (resend, resend_address) = listeners.resend.unzip();
+        let clients = (listeners.clients, resend);
+        let answering = listeners::answer(clients, listeners.tls, api.clone(), limits, signal);
         queue.bodies().own();
         drop(bodies.gone);
         Ok(Self {
@@ -248,6 +251,7 @@ impl Service {
             phase,
             sending,
             answering,
+            resend_address,
             submitting,
             events,
             polling,
@@ -272,6 +276,11 @@ impl Service {
     /// The addresses of SMTP submission, with the ports that they were given.
     pub fn smtp_addresses(&self) -> &[SocketAddr] {
         &self.submitting.addresses
+    }
+
+    /// The address of the API in Resend's shape, with the port that it was given.
+    pub fn resend_address(&self) -> Option<SocketAddr> {
+        self.resend_address
     }
 
     /// The operator listener's address, with the port that it was given.
@@ -334,8 +343,8 @@ impl Service {
         Vitals {
             store: self.store.clone(),
             dispatcher: Arc::clone(&self.dispatcher),
-            tasks: [&self.sending, &self.answering]
-                .into_iter()
+            tasks: std::iter::once(&self.sending)
+                .chain(&self.answering)
                 .chain(&self.submitting.tasks)
                 .map(JoinHandle::abort_handle)
                 .collect(),
@@ -431,8 +440,10 @@ impl Service {
 
     /// Waits for the end of the clients' listeners.
     async fn end_answering(&mut self) {
-        if let Err(error) = (&mut self.answering).await {
-            error!(%error, "the client listener's task failed");
+        for answering in &mut self.answering {
+            if let Err(error) = answering.await {
+                error!(%error, "the client listener's task failed");
+            }
         }
         for submitting in &mut self.submitting.tasks {
             if let Err(error) = submitting.await {
@@ -525,6 +536,7 @@ fn facts(
     let identity = Identity::of(&config.data_dir);
     Ok(ServiceFacts {
         clients: listeners.address,
+        resend: listeners.resend.as_ref().map(|(_, address)| *address),
         smtp: listeners.smtp.iter().map(listeners::SmtpListener::told).collect(),
         tls: listeners.tls.clone(),
         intake: Arc::clone(intake),

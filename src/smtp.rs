@@ -29,7 +29,7 @@ use crate::store::Store;
 use metrics::SmtpMetrics;
 use reply::Reply;
 
-mod address_field;
+pub(crate) mod address_field;
 pub mod command;
 mod connection;
 pub mod fields;

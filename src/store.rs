@@ -33,8 +33,9 @@ pub use crate::domain::search::MessageFilter;
 pub use api_keys::Client;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
-    FIRST_WITH_DRAIN, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, Forgotten, Joined, LEASE, NodeAnswer,
-    NodeLoad, NodePlace, NodeRequest, NodeState, NodeStatus, SeenFrom, Standby,
+    FIRST_WITH_DRAIN, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, FIRST_WITH_WEBHOOK_FORMATS, Forgotten,
+    Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest, NodeState, NodeStatus, SeenFrom,
+    Standby,
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{

@@ -75,6 +75,8 @@ tasks! {
     Sending "sending" EndProcess,
     /// Takes connections of HTTP.
     ClientListener "client_listener" EndProcess,
+    /// Takes connections of the API in Resend's shape.
+    ResendListener "resend_listener" EndProcess,
     /// Takes connections of SMTP submission.
     SmtpListener "smtp_listener" EndProcess,
     /// Takes connections of operators.

@@ -16,6 +16,8 @@ use crate::domain::time::Timestamp;
 use crate::domain::timeline::{Entry, Step};
 use crate::queue::{Live, View};
 
+pub mod resend;
+
 /// Record of a message (specification section 2.2). What memory knows is laid over a row that is
 /// not final yet; a failure of the message's own stays visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -16,7 +15,7 @@ use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::domain::organisation::OrganisationKind;
-use crate::domain::webhook::{SigningSecret, Webhook, WebhookId, WebhookUrl};
+use crate::domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookUrl};
 use crate::proxy::ProxyRule;
 use crate::store::Store;
 use crate::tasks::Task;
@@ -115,6 +114,15 @@ struct TestEvent<'a> {
     timestamp: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     test: Option<bool>,
+    data: TestData,
+}
+
+/// The same in Resend's form.
+#[derive(Serialize)]
+struct ResendTestEvent {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    created_at: String,
     data: TestData,
 }
 
@@ -281,15 +289,21 @@ pub async fn test(
     let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
     let now = clock.machine_time();
     let id = format!("evt_test_{:016x}", fastrand::u64(..));
-    let event = TestEvent {
-        id: &id,
-        event_type: TEST_TYPE,
-        timestamp: now.to_string(),
-        test: (kind == OrganisationKind::Test).then_some(true),
-        data: TestData {},
+    let (data, timestamp, format) = (TestData {}, now.to_string(), webhook.format);
+    let body = match format {
+        WebhookFormat::Standard => {
+            let test = (kind == OrganisationKind::Test).then_some(true);
+            let event = TestEvent { id: &id, event_type: TEST_TYPE, timestamp, test, data };
+            serde_json::to_vec(&event)
+        }
+        WebhookFormat::Resend => serde_json::to_vec(&ResendTestEvent {
+            event_type: TEST_TYPE,
+            created_at: timestamp,
+            data,
+        }),
     };
-    let body = serde_json::to_vec(&event).expect("texts serialize");
-    let delivery = Delivery { id, body: Bytes::from(body) };
+    let body = body.expect("texts serialize").into();
+    let delivery = Delivery { id, body, format };
     let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
     Ok(sender.attempt(organisation, secrets, delivery, now).await.into())
 }

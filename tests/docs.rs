@@ -676,7 +676,7 @@ impl Dev {
     fn start() -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
-            .args(["--smtp-listen", "127.0.0.1:0"])
+            .args(["--smtp-listen", "127.0.0.1:0", "--resend-listen", "127.0.0.1:0"])
             // So that its metrics have their labels.
             .args(["--webhook", "http://127.0.0.1:1/"])
             .env_clear()

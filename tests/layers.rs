@@ -18,6 +18,7 @@ const CLOSED: [(&str, &[&str]); 9] = [
     ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),
     ("http", &["config", "ses", "simulator", "store"]),
     ("intake", &["config"]),
+    ("resend_api", &["config", "dispatch", "ses", "tokio"]),
     ("ses", &["config", "crate::http", "simulator", "store"]),
     ("smtp", &["config", "dispatch", "reqwest", "ses", "simulator"]),
     ("store", &["clock", "config", "crate::http", "ses", "simulator"]),

@@ -40,6 +40,10 @@ pub struct ServiceStatus {
     pub uptime_seconds: Option<u64>,
     /// Where clients are served, with the port that it was given; `None` where no service runs.
     pub client_address: Option<SocketAddr>,
+    /// Where clients of the API in Resend's shape are served, with the port that it was given; `None` if
+    /// it is off or no service runs.
+    #[serde(default)]
+    pub resend_address: Option<SocketAddr>,
     /// Where messages are submitted over SMTP; empty where no service runs.
     pub smtp_listeners: Vec<SmtpListener>,
     /// The certificate that clients are shown; `None` where no service speaks TLS.
@@ -294,6 +298,7 @@ pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Re
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_seconds: None,
         client_address: facts.map(|facts| facts.clients),
+        resend_address: facts.and_then(|facts| facts.resend),
         smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
         certificate: None,
         store: store.health().into(),

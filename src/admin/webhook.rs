@@ -10,17 +10,18 @@ use crate::admin::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
-use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
+use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes, NotAFeedEventType};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
-    WebhookId, WebhookState, WebhookUrl,
+    WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
 use crate::store::{
-    Change, Duty, FIRST_WITH_TERMS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
+    Change, Duty, FIRST_WITH_WEBHOOK_FORMATS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
     WebhookAdded as Added,
 };
+use crate::views::resend::event_name;
 use crate::webhooks::{self, AttemptResult, Attempted, EndpointStatus};
 
 /// The most deliveries of each state that are listed.
@@ -66,6 +67,8 @@ pub struct Webhook {
     pub organisation: String,
     pub url: String,
     pub types: Vec<String>,
+    /// `standard` or `resend`.
+    pub format: String,
     /// `active`, `paused` or `gone`; `gone` is paused because it answered 410.
     pub state: String,
     pub paused_at: Option<String>,
@@ -200,18 +203,22 @@ pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookRe
 }
 
 pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret, Refusal> {
-    let WebhookAdd { organisation, url, types, authority } = call;
+    let WebhookAdd { organisation, url, types, format, authority } = call;
     let organisation = admin.organisation(&organisation)?;
     let url = WebhookUrl::parse(&url)
         .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
-    let types = read_types(&types)?;
+    let format = read_format(format.as_deref())?;
+    let types = read_types(&types, format)?;
     if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
         let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
         return Err(Refusal::new(rule));
     }
+    if format != WebhookFormat::Standard {
+        admin.require_no_node_before(FIRST_WITH_WEBHOOK_FORMATS).await?;
+    }
     let secret = new_secret()?;
     webhooks::check(&url, authority.as_deref()).map_err(|error| Refusal::new(error.to_string()))?;
-    let new = NewWebhook { url, types, authority, secret };
+    let new = NewWebhook { url, types, format, authority, secret };
     match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
         Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
         Added::NoOrganisation => Err(Admin::gone(&organisation)),
@@ -258,7 +265,7 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
     let endpoint = admin.webhook(call.id)?;
     if earlier == EarlierSecrets::Sign && endpoint.secrets(now).count() > 1 {
         // Nodes of before cannot read more than two.
-        admin.require_no_node_before(FIRST_WITH_TERMS).await?;
+        admin.require_no_node_before(FIRST_WITH_WEBHOOK_FORMATS).await?;
     }
     let webhook = admin.store.rotate_webhook(id, new_secret()?, earlier, now).await?;
     Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
@@ -469,16 +476,31 @@ fn new_secret() -> Result<SigningSecret, Refusal> {
     })
 }
 
-/// Reads the names of types; all if there is none.
-fn read_types(names: &[String]) -> Result<FeedTypes, Refusal> {
+fn read_format(name: Option<&str>) -> Result<WebhookFormat, Refusal> {
+    let Some(name) = name else { return Ok(WebhookFormat::default()) };
+    let known = WebhookFormat::ALL.into_iter().find(|format| format.as_str() == name);
+    known.ok_or_else(|| Refusal::new(format!("{name:?} is not a form of events")))
+}
+
+/// Reads the names of types; all if there is none. In Resend's form, its names stand for all types that
+/// become them.
+fn read_types(names: &[String], format: WebhookFormat) -> Result<FeedTypes, Refusal> {
     if names.is_empty() {
         return Ok(FeedTypes::ALL);
     }
-    let types = names.iter().map(|name| {
-        let read = name.parse::<FeedEventType>();
-        read.map_err(|rule| Refusal::new(format!("{name:?} is not a type of events: it {rule}")))
-    });
-    types.collect()
+    let mut types = Vec::new();
+    for name in names {
+        let is_named = |one: &FeedEventType| {
+            one.as_str() == name || (format == WebhookFormat::Resend && event_name(*one) == *name)
+        };
+        let before = types.len();
+        types.extend(FeedEventType::ALL.into_iter().filter(is_named));
+        if types.len() == before {
+            let problem = format!("{name:?} is not a type of events: it {NotAFeedEventType}");
+            return Err(Refusal::new(problem));
+        }
+    }
+    Ok(types.into_iter().collect())
 }
 
 fn shown_secret(admin: &Admin, webhook: &Endpoint) -> WebhookSecret {
@@ -505,6 +527,7 @@ fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
         organisation: admin.shown(webhook.organisation),
         url: webhook.url.as_str().to_owned(),
         types: webhook.types.iter().map(|one| one.as_str().to_owned()).collect(),
+        format: webhook.format.as_str().to_owned(),
         state: state.to_owned(),
         paused_at: paused_at.map(text),
         created_at: text(webhook.created_at),
@@ -563,11 +586,22 @@ mod tests {
     fn types_are_read_by_name_and_none_are_all() {
         let read = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-            read_types(&names)
+            read_types(&names, WebhookFormat::Standard)
         };
         assert_eq!(read(&[]).unwrap(), FeedTypes::ALL);
         let types = read(&["email.bounce", "email.complaint"]).unwrap();
         assert_eq!(types, [FeedEventType::Bounce, FeedEventType::Complaint].into_iter().collect());
         assert!(read(&["bounce"]).unwrap_err().message.contains("email.bounce"));
+    }
+
+    #[test]
+    fn resends_names_stand_for_all_types_that_become_them() {
+        let read = |name: &str| read_types(&[name.to_owned()], WebhookFormat::Resend);
+        assert_eq!(read("email.bounced").unwrap(), FeedTypes::from_iter([FeedEventType::Bounce]));
+        assert_eq!(read("email.bounce").unwrap(), FeedTypes::from_iter([FeedEventType::Bounce]));
+        let failed = FeedTypes::from_iter([FeedEventType::Failed, FeedEventType::Reject]);
+        assert_eq!(read("email.failed").unwrap(), failed);
+        assert!(read("email.opened").is_err());
+        assert!(read_types(&["email.bounced".to_owned()], WebhookFormat::Standard).is_err());
     }
 }

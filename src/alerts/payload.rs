@@ -8,6 +8,7 @@ use crate::alerts::book::Book;
 use crate::domain::alert::{Alert, AlertEvent, AlertKey, ToldCondition};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook::WebhookFormat;
 use crate::webhooks::Delivery;
 
 /// Bytes of the hash in an id.
@@ -161,7 +162,7 @@ fn condition_data<'a>(
 fn encode(id: &str, event_type: &'static str, at: Timestamp, data: Data<'_>) -> Delivery {
     let payload = Payload { id, event_type, timestamp: at.to_string(), data };
     let body = serde_json::to_vec(&payload).expect("texts and numbers serialize");
-    Delivery { id: id.to_owned(), body: Bytes::from(body) }
+    Delivery { id: id.to_owned(), body: Bytes::from(body), format: WebhookFormat::Standard }
 }
 
 /// Returns the id of an event: the same at every attempt, after a restart and on each node.

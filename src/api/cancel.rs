@@ -5,16 +5,12 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::Response;
-use http_body_util::Full;
-
 use crate::api::Inner;
 use crate::api::error::ApiError;
 use crate::domain::id::MessageId;
-use crate::domain::message::Status;
+use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
-use crate::queue::{CancelReach, View, live_changes};
+use crate::queue::{CancelReach, Live, View, live_changes};
 use crate::store::StoreError;
 
 /// Time that a cancelled message has to end, or to show that its call is under way. The client gets an
@@ -33,12 +29,12 @@ pub type Cancelling<'a> =
     Pin<Box<dyn Future<Output = Result<CancelReach, StoreError>> + Send + 'a>>;
 
 impl Inner {
-    /// Cancels a message, and answers with its record. One that is final is left as it is.
-    pub(super) async fn cancel(
+    /// Cancels a message, and returns it as it is then. One that is final is left as it is.
+    pub(crate) async fn cancel(
         &self,
         organisation: &Organisation,
         text: &str,
-    ) -> Result<Response<Full<Bytes>>, ApiError> {
+    ) -> Result<(Message, Option<Live>), ApiError> {
         let end = Instant::now() + PATIENCE;
         let message = self.message_of(organisation, text).await?;
         if message.status() == Status::Queued {
@@ -59,7 +55,7 @@ impl Inner {
         loop {
             let (message, live) = self.current(organisation, text).await?;
             if View::of(&message, live.as_ref()).status != Status::Queued {
-                return self.record(organisation, message, live.as_ref());
+                return Ok((message, live));
             }
             if Instant::now() >= end {
                 return Err(ApiError::HolderSilent);

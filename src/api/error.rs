@@ -181,7 +181,7 @@ impl ApiError {
     }
 
     /// Returns what the answer's body has.
-    pub(super) fn answer(&self) -> ErrorAnswer<'_> {
+    pub(crate) fn answer(&self) -> ErrorAnswer<'_> {
         let (message, field, retry_after): (Cow<'_, str>, _, _) = match self {
             Self::Rejected(rejection) => return rejection.answer(),
             Self::InvalidJson { message } => (Cow::Borrowed(message), None, None),
@@ -297,7 +297,7 @@ impl ApiError {
 
     /// One error of each kind.
     #[cfg(test)]
-    pub(super) fn one_of_each() -> Vec<Self> {
+    pub(crate) fn one_of_each() -> Vec<Self> {
         use std::time::Duration;
 
         use crate::domain::time::Timestamp;

@@ -51,6 +51,8 @@ pub enum Json<'a> {
     String(JsonString<'a>),
     /// An array; of a long one, the first elements.
     Array(Vec<Json<'a>>),
+    /// A list of numbers from 0 to 255, of any length: bytes. Only if the reader asks for such lists.
+    Bytes(Box<[u8]>),
     /// An object, in the order given, every key different.
     Object(Vec<(JsonString<'a>, Json<'a>)>),
     /// A value of a document that has too many of them: well-formed and not kept.
@@ -119,29 +121,56 @@ impl fmt::Display for JsonError {
     }
 }
 
+/// Form of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// One object.
+    Object,
+    /// One object, in which lists of bytes stand for files.
+    ObjectWithBytes,
+    /// An array of such objects.
+    ArrayWithBytes,
+}
+
+impl Form {
+    /// The document's first byte, and what the document is called.
+    const fn opening(self) -> (u8, &'static str) {
+        match self {
+            Self::Object | Self::ObjectWithBytes => (b'{', "a JSON object"),
+            Self::ArrayWithBytes => (b'[', "a JSON array"),
+        }
+    }
+}
+
 /// Reads a document that is one object.
 pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
+    parse(bytes, Form::Object)
+}
+
+/// Reads a document of this form.
+pub fn parse(bytes: &[u8], form: Form) -> Result<Json<'_>, JsonError> {
     let text = simdutf8::compat::from_utf8(bytes).map_err(|error| {
         let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]);
         let valid = valid.expect("checked up to here");
         error_at(valid, valid.len(), "the body is not UTF-8".into())
     })?;
-    let mut parser = Parser::new(text);
+    let mut parser = Parser { reads_bytes: form != Form::Object, ..Parser::new(text) };
     parser.skip_whitespace();
-    match parser.peek() {
-        Some(b'{') => {}
-        None => return Err(parser.error("the body is empty, not a JSON object")),
-        Some(_) if text.starts_with('\u{feff}') => {
-            return Err(parser.error("the body begins with a byte order mark"));
+    let (first, name) = form.opening();
+    let problem = match parser.peek() {
+        Some(found) if found == first => {
+            let document = parser.value(1)?;
+            parser.skip_whitespace();
+            if parser.peek().is_none() {
+                return Ok(document);
+            }
+            format!("something follows {}", name.replace("a JSON", "the JSON")).into()
         }
-        Some(_) => return Err(parser.error("the body is not a JSON object")),
-    }
-    let object = parser.value(1)?;
-    parser.skip_whitespace();
-    match parser.peek() {
-        None => Ok(object),
-        Some(_) => Err(parser.error("something follows the JSON object")),
-    }
+        None => format!("the body is empty, not {name}").into(),
+        Some(_) if text.starts_with('\u{feff}') => "the body begins with a byte order mark".into(),
+        Some(_) => format!("the body is not {name}").into(),
+    };
+    Err(error_at(text, parser.at, problem))
 }
 
 fn error_at(text: &str, at: usize, problem: Cow<'_, str>) -> JsonError {
@@ -162,6 +191,8 @@ struct Parser<'a> {
     values: usize,
     /// The values kept so far.
     kept: usize,
+    /// Lists of bytes are kept as such.
+    reads_bytes: bool,
     /// Any control character is in the text. White space between values can be one.
     has_controls: bool,
     /// With a secret: otherwise a client could choose keys of one hash, and how long it takes.
@@ -172,7 +203,7 @@ impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Self {
         let has_controls = has_control_character(text.as_bytes());
         let hashing = RandomState::new();
-        Self { text, at: 0, values: 0, kept: 0, has_controls, hashing }
+        Self { text, at: 0, values: 0, kept: 0, reads_bytes: false, has_controls, hashing }
     }
 
     fn error(&self, problem: &'static str) -> JsonError {
@@ -220,7 +251,10 @@ impl<'a> Parser<'a> {
                 Err(self.error("the JSON is nested deeper than 32 levels"))
             }
             Some(b'{') => self.object(depth),
-            Some(b'[') => self.array(depth),
+            Some(b'[') => match self.reads_bytes.then(|| self.bytes()).flatten() {
+                Some(bytes) => Ok(bytes),
+                None => self.array(depth),
+            },
             Some(b'"') => self.string().map(Json::String),
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.literal("true", Json::Bool(true)),
@@ -263,6 +297,36 @@ impl<'a> Parser<'a> {
             elements.shrink_to_fit();
         }
         Ok(Json::Array(elements))
+    }
+
+    /// Reads an array if it is a list of bytes and not empty; otherwise it is still to be read.
+    fn bytes(&mut self) -> Option<Json<'a>> {
+        let rest = &self.text.as_bytes()[self.at + 1..];
+        // A client's list is long, or it is no list of bytes and ends this soon.
+        let mut bytes = Vec::new();
+        let (mut number, mut digits, mut is_over) = (0_u16, 0_u8, false);
+        for (index, &b) in rest.iter().enumerate() {
+            match b {
+                b'0'..=b'9' if !is_over && (digits == 0 || number != 0) => {
+                    number = number * 10 + u16::from(b - b'0');
+                    digits += 1;
+                    if number > u16::from(u8::MAX) {
+                        return None;
+                    }
+                }
+                b' ' | b'\t' | b'\n' | b'\r' => is_over = digits > 0,
+                b',' | b']' if digits > 0 => {
+                    bytes.push(u8::try_from(number).ok()?);
+                    if b == b']' {
+                        self.at += index + 2;
+                        return Some(Json::Bytes(bytes.into()));
+                    }
+                    (number, digits, is_over) = (0, 0, false);
+                }
+                _ => return None,
+            }
+        }
+        None
     }
 
     fn object(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {

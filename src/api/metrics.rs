@@ -71,7 +71,7 @@ impl ClientMetrics {
     }
 
     /// Counts a request that was refused with this code.
-    pub(super) fn refuse(&self, code: &'static str) {
+    pub(crate) fn refuse(&self, code: &'static str) {
         self.refused.get_or_create(&RefusalLabels { code }).inc();
     }
 

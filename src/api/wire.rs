@@ -125,7 +125,7 @@ fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, Fie
             "to" => draft.to = strings(name, value)?,
             "cc" => draft.cc = strings(name, value)?,
             "bcc" => draft.bcc = strings(name, value)?,
-            "reply_to" => draft.reply_to = string(name, value)?,
+            "reply_to" => draft.reply_to = string(name, value)?.into_iter().collect(),
             "subject" => draft.subject = string(name, value)?,
             "html" => draft.html = body_text(name, value)?,
             "text" => draft.text = body_text(name, value)?,
@@ -198,7 +198,7 @@ fn in_batch(index: usize, refusal: RequestRefusal) -> ApiError {
 }
 
 /// A string; `None` for null, which means absent.
-fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
+pub(crate) fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
     match value {
         Json::Null => Ok(None),
         Json::String(text) => decoded(text, || path.to_owned()).map(Some),
@@ -207,7 +207,7 @@ fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldE
 }
 
 /// A string's text, if it is one that a field can have.
-fn decoded<'t>(
+pub(crate) fn decoded<'t>(
     text: &'t JsonString<'_>,
     path: impl FnOnce() -> String,
 ) -> Result<&'t str, FieldError> {
@@ -218,7 +218,10 @@ fn decoded<'t>(
 }
 
 /// A body's text, which goes on as it is written.
-fn body_text<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>, FieldError> {
+pub(crate) fn body_text<'t>(
+    path: &str,
+    value: &'t Json<'_>,
+) -> Result<Option<BodyText<'t>>, FieldError> {
     match value {
         Json::Null => Ok(None),
         Json::String(text) => Ok(Some(BodyText::Json(text.written()))),
@@ -281,9 +284,9 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
 }
 
 /// The members of an object of strings, in the order given.
-type StringMembers<'t> = Vec<(&'t str, &'t str)>;
+pub(crate) type StringMembers<'t> = Vec<(&'t str, &'t str)>;
 
-fn string_members<'t>(
+pub(crate) fn string_members<'t>(
     path: &str,
     value: &'t Json<'_>,
 ) -> Result<Option<StringMembers<'t>>, FieldError> {
@@ -303,11 +306,11 @@ fn string_members<'t>(
     members.iter().map(text).collect::<Result<_, _>>().map(Some)
 }
 
-fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
+pub(crate) fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
     FieldError::new(path, not_type(expected, found))
 }
 
-fn not_type(expected: &str, found: &Json<'_>) -> String {
+pub(crate) fn not_type(expected: &str, found: &Json<'_>) -> String {
     format!("must be {expected}, not {}", type_name(found))
 }
 
@@ -317,7 +320,7 @@ const fn type_name(value: &Json<'_>) -> &'static str {
         Json::Bool(_) => "a boolean",
         Json::Number(_) => "a number",
         Json::String(_) => "a string",
-        Json::Array(_) => "an array",
+        Json::Array(_) | Json::Bytes(_) => "an array",
         Json::Object(_) => "an object",
         Json::Omitted => "one of so many values",
     }
@@ -334,7 +337,7 @@ fn unknown_field(name: &str) -> FieldError {
 }
 
 /// The refusal of a name that is none of `known`: what it is called, and its likely spelling.
-fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
+pub(crate) fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     let name = clip(name, MAX_ECHO_CHARS);
     let rule = match likely(name, known.iter().copied()) {
         Some(likely) => format!("unknown {what}; did you mean `{likely}`?"),
@@ -374,7 +377,7 @@ impl ListQuery {
             let filter = &mut list.filter;
             match &*name {
                 "limit" => list.limit = Some(limit(&value)?),
-                "before" => filter.before = Some(message_id(&value)?),
+                "before" => filter.before = Some(message_id(&name, &value)?),
                 "status" => filter.status = Some(status(&value)?),
                 "lastEvent" => filter.last_event = Some(event_type(&name, &value)?),
                 "recipient" => filter.recipient = Some(recipient(&value)?),
@@ -436,14 +439,14 @@ fn feed_types(value: &str) -> Result<FeedTypes, FieldError> {
     })
 }
 
-fn limit(value: &str) -> Result<usize, FieldError> {
+pub(crate) fn limit(value: &str) -> Result<usize, FieldError> {
     let limit = value.parse().ok().filter(|limit| (1..=MAX_LISTED).contains(limit));
     limit
         .ok_or_else(|| FieldError::new("limit", format!("must be a number from 1 to {MAX_LISTED}")))
 }
 
-fn message_id(value: &str) -> Result<MessageId, FieldError> {
-    value.parse().map_err(|_| FieldError::new("before", "must be a message id"))
+pub(crate) fn message_id(name: &str, value: &str) -> Result<MessageId, FieldError> {
+    value.parse().map_err(|_| FieldError::new(name, "must be a message id"))
 }
 
 fn status(value: &str) -> Result<Status, FieldError> {
@@ -584,7 +587,7 @@ pub fn feed(kind: OrganisationKind, entries: &[FeedEntry], next: String) -> Byte
 
 /// A JSON document and a line break, so that a terminal's prompt stands below it. White space
 /// around a document means nothing (RFC 8259, section 2).
-fn to_json(value: &impl Serialize) -> Bytes {
+pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
     let mut document = serde_json::to_vec(value).expect("strings, numbers and lists serialize");
     document.push(b'\n');
     document.into()
@@ -592,7 +595,7 @@ fn to_json(value: &impl Serialize) -> Bytes {
 
 /// The same for what may be long, in memory of exactly its length. A buffer that grows ends with up
 /// to twice the bytes that the budget of unread responses counts.
-fn page_to_json(value: &impl Serialize) -> Bytes {
+pub(crate) fn page_to_json(value: &impl Serialize) -> Bytes {
     /// Counts what is written to it.
     struct Length(usize);
 

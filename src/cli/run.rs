@@ -74,6 +74,10 @@ pub(super) struct DevArgs {
     /// Address for SMTP submission; 127.0.0.1:8587 if not given, or a free port if that is taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     smtp_listen: Option<SocketAddr>,
+    /// Address of the API in Resend's shape; 127.0.0.1:8028 if not given, or a free port if that is
+    /// taken.
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
+    resend_listen: Option<SocketAddr>,
     /// Directory of the data and the socket; a temporary one if not given.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -155,6 +159,7 @@ impl DevArgs {
             api_key,
             webhook: self.webhook,
             smtp_listen: self.smtp_listen,
+            resend_listen: self.resend_listen,
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         if self.check.check {

@@ -74,7 +74,8 @@ pub(super) fn rotated(rotated: &WebhookSecret) -> String {
 }
 
 pub(super) fn table(list: &Webhooks) -> String {
-    let head = ["ID", "ORGANISATION", "STATE", "WAITING", "BEHIND SINCE", "LAST ANSWER", "URL"];
+    let head =
+        ["ID", "ORGANISATION", "STATE", "FORMAT", "WAITING", "BEHIND SINCE", "LAST ANSWER", "URL"];
     let mut table = Table::new(head);
     for one in &list.webhooks {
         let live = one.deliveries.as_ref();
@@ -86,7 +87,8 @@ pub(super) fn table(list: &Webhooks) -> String {
         let behind = live.and_then(|live| live.behind_since.as_deref()).unwrap_or_default();
         let answer = live.and_then(|live| live.last_answer.as_deref()).unwrap_or_default();
         let id = one.id.to_string();
-        table.row([&id, &one.organisation, state, &waiting, behind, answer, &one.url]);
+        let format = &one.format;
+        table.row([&id, &one.organisation, state, format, &waiting, behind, answer, &one.url]);
     }
     table.or("no endpoints; pillarbox webhook add --org NAME URL adds one")
 }

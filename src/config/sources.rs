@@ -13,7 +13,7 @@ use crate::config::error::{ConfigError, Origin, Problem};
 use crate::domain::likely::likely;
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 46] = [
+pub(super) const KEYS: [&str; 47] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -31,6 +31,7 @@ pub(super) const KEYS: [&str; 46] = [
     "tls.key",
     "smtp.listen",
     "smtp.tls_listen",
+    "resend_api.listen",
     "sending.max_pending_bytes",
     "sending.max_in_flight",
     "sending.max_rate",
@@ -71,6 +72,7 @@ const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the 
 const SECTIONS: [&str; 11] = [
     "tls",
     "smtp",
+    "resend_api",
     "sending",
     "test",
     "ses",

@@ -362,6 +362,26 @@ fn smtp_in_clear_is_for_this_machine_alone() {
 }
 
 #[test]
+fn resends_shape_in_clear_is_for_this_machine_alone() {
+    let tls = "[tls]\ncertificate = 'c'\nkey = 'k'\n";
+    for (listen, is_taken) in [
+        ("192.0.2.1:8028", false),
+        ("[::]:8028", false),
+        ("127.0.0.2:8028", true),
+        ("[::1]:8028", true),
+    ] {
+        let file = format!("[resend_api]\nlisten = '{listen}'\n");
+        if is_taken {
+            assert_eq!(load(&file, &[]).unwrap().resend_listen, Some(listen.parse().unwrap()));
+        } else {
+            assert_eq!(the_inconsistency(&file)[0], "resend_api.listen", "{listen}");
+        }
+        assert!(load(&format!("{tls}{file}"), &[]).is_ok(), "{listen}");
+    }
+    assert_eq!(load("", &[]).unwrap().resend_listen, None);
+}
+
+#[test]
 fn alerts_need_a_url_and_a_file_with_a_secret() {
     let (_directory, path) = written(SECRET);
     let path = path.to_str().unwrap();

@@ -144,8 +144,8 @@ impl<'a> Admitted<'a> {
     }
 
     /// Where replies go.
-    pub fn reply_to(&self) -> Option<&Mailbox<'a>> {
-        self.0.reply_to.as_ref()
+    pub fn reply_to(&self) -> &[Mailbox<'a>] {
+        &self.0.reply_to
     }
 
     /// The subject.

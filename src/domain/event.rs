@@ -129,7 +129,7 @@ impl Event {
 
 /// Returns true if a subtype says that a list or a check at SES stopped the message, and not the
 /// recipient's server or the recipient (SES developer guide, "Bounce types").
-fn is_stopped_at_ses(sub_type: &str) -> bool {
+pub(crate) fn is_stopped_at_ses(sub_type: &str) -> bool {
     matches!(
         sub_type,
         "Suppressed"

@@ -57,6 +57,7 @@ impl MessageId {
     }
 
     /// Returns the id that follows this one; nothing can be before it that is behind this one.
+    #[must_use]
     pub fn successor(self) -> Self {
         Self(Uuid::from_u128(self.0.as_u128().saturating_add(1)))
     }

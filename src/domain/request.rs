@@ -6,6 +6,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::policy::{
     MAX_HEADER_CHARS, MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS,
@@ -32,7 +36,7 @@ pub struct Draft<'a> {
     /// The hidden recipients.
     pub bcc: Option<Vec<&'a str>>,
     /// Where replies go.
-    pub reply_to: Option<&'a str>,
+    pub reply_to: Vec<&'a str>,
     /// The subject.
     pub subject: Option<&'a str>,
     /// The HTML body.
@@ -41,6 +45,8 @@ pub struct Draft<'a> {
     pub text: Option<BodyText<'a>>,
     /// Custom headers, in the order given.
     pub headers: Option<Vec<(&'a str, &'a str)>>,
+    /// Which of them are permitted.
+    pub header_policy: HeaderPolicy,
     /// The files that go with it.
     pub attachments: Option<Vec<AttachmentDraft<'a>>>,
     /// The client's own names and values, in the order given.
@@ -53,6 +59,17 @@ pub struct Draft<'a> {
     pub expires_in: Option<&'a str>,
     /// The kind of message.
     pub tag: Option<&'a str>,
+}
+
+/// Which custom headers a request may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HeaderPolicy {
+    /// `X-` headers and `List-Unsubscribe` alone (specification section 2.1).
+    #[default]
+    Specification,
+    /// Those that a message submitted over SMTP may have, apart from what the request's other fields
+    /// say and what SES writes itself.
+    Submission,
 }
 
 /// A field that breaks a rule.
@@ -70,6 +87,11 @@ impl FieldError {
     /// An error of one field.
     pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Self { field: Some(field.into()), rule: rule.into() }
+    }
+
+    /// Returns true if nothing is wrong but that something required is not there.
+    pub fn is_missing(&self) -> bool {
+        [REQUIRED, NO_BODY].contains(&self.rule.as_str())
     }
 
     /// The same error of a field within another one, such as `filename` within `attachments[2]`.
@@ -157,9 +179,14 @@ pub enum Body<'a> {
 pub enum KeyOrigin {
     /// The client gave it with its request.
     Client,
-    /// It was made from a message that was submitted over SMTP.
-    Submission,
+    /// It was made from a message that was submitted over SMTP, or from the key and the place of an
+    /// element of a batch. The texts of the two never meet.
+    Derived,
 }
+
+/// Begins the text of a key that was made for an element of a batch. No digest of a submission has a
+/// colon in it.
+const OF_BATCH: &str = "batch:";
 
 /// A key that identifies a logical message within an organisation: 1 to 256 characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,7 +208,7 @@ impl<'a> IdempotencyKey<'a> {
 
     /// Key of a message that was submitted over SMTP; `text` is a digest of what identifies it.
     pub const fn of_submission(text: &'a str) -> Self {
-        Self { origin: KeyOrigin::Submission, text }
+        Self { origin: KeyOrigin::Derived, text }
     }
 
     /// The key with this origin and text, which a key had before.
@@ -219,6 +246,16 @@ impl OwnedIdempotencyKey {
     }
 }
 
+/// The key of an element of a batch whose elements have one key together. No other key meets it: not
+/// that of another element, nor one that a client gives or that a submission has.
+pub fn batch_key(of_batch: IdempotencyKey<'_>, index: usize) -> OwnedIdempotencyKey {
+    let mut digest = Sha256::new();
+    digest.update((index as u64).to_be_bytes());
+    digest.update(of_batch.as_str());
+    let text = format!("{OF_BATCH}{}", URL_SAFE_NO_PAD.encode(digest.finalize()));
+    OwnedIdempotencyKey { origin: KeyOrigin::Derived, text }
+}
+
 /// A message that came whole, with its envelope; no rule of it is checked but its form.
 #[derive(Debug, Clone)]
 pub struct Submission<'a> {
@@ -247,7 +284,7 @@ pub struct SendRequest<'a> {
     pub(in crate::domain) to: Vec<Mailbox<'a>>,
     pub(in crate::domain) cc: Vec<Mailbox<'a>>,
     pub(in crate::domain) bcc: Vec<Mailbox<'a>>,
-    pub(in crate::domain) reply_to: Option<Mailbox<'a>>,
+    pub(in crate::domain) reply_to: Vec<Mailbox<'a>>,
     pub(in crate::domain) subject: &'a str,
     pub(in crate::domain) body: Body<'a>,
     pub(in crate::domain) headers: Vec<(&'a str, &'a str)>,
@@ -281,7 +318,7 @@ impl<'a> SendRequest<'a> {
             to,
             cc: Vec::new(),
             bcc: Vec::new(),
-            reply_to: None,
+            reply_to: Vec::new(),
             subject: checked_subject(subject)?,
             body: Body::Raw(message),
             headers: Vec::new(),
@@ -309,10 +346,14 @@ impl<'a> SendRequest<'a> {
                 format!("to, cc and bcc together must have at most {MAX_RECIPIENTS} entries");
             return Err(FieldError { field: None, rule }.into());
         }
-        let reply_to = draft.reply_to.map(|text| mailbox("reply_to", text)).transpose()?;
+        let reply_to = if let [one] = *draft.reply_to {
+            vec![mailbox("reply_to", one)?]
+        } else {
+            mailboxes("reply_to", draft.reply_to)?
+        };
         let subject = checked_subject(required("subject", draft.subject)?)?;
         let body = checked_body(draft.html, draft.text)?;
-        let headers = checked_headers(draft.headers.unwrap_or_default())?;
+        let headers = checked_headers(draft.headers.unwrap_or_default(), draft.header_policy)?;
         let attachments = checked_attachments(draft.attachments.unwrap_or_default())?;
         let metadata = draft.metadata.map(checked_metadata).transpose()?;
         let idempotency_key = draft.idempotency_key.map(IdempotencyKey::parse).transpose()?;
@@ -341,10 +382,20 @@ impl<'a> SendRequest<'a> {
             expires_in,
         })
     }
+
+    /// The same request with this key in place of its own.
+    #[must_use]
+    pub fn identified_by(self, key: IdempotencyKey<'a>) -> Self {
+        Self { idempotency_key: Some(key), ..self }
+    }
 }
 
+/// The rules of what has to be there.
+const REQUIRED: &str = "is required";
+const NO_BODY: &str = "at least one of html and text must be present and not empty";
+
 fn required<T>(field: &str, value: Option<T>) -> Result<T, FieldError> {
-    value.ok_or_else(|| FieldError::new(field, "is required"))
+    value.ok_or_else(|| FieldError::new(field, REQUIRED))
 }
 
 fn mailbox<'a>(field: &str, text: &'a str) -> Result<Mailbox<'a>, FieldError> {
@@ -389,15 +440,13 @@ fn checked_body<'a>(
         (Some(html), Some(text)) => Ok(Body::Both { html, text }),
         (Some(html), None) => Ok(Body::Html(html)),
         (None, Some(text)) => Ok(Body::Text(text)),
-        (None, None) => Err(FieldError {
-            field: None,
-            rule: "at least one of html and text must be present and not empty".to_owned(),
-        }),
+        (None, None) => Err(FieldError { field: None, rule: NO_BODY.to_owned() }),
     }
 }
 
 fn checked_headers<'a>(
     headers: Vec<(&'a str, &'a str)>,
+    policy: HeaderPolicy,
 ) -> Result<Vec<(&'a str, &'a str)>, FieldError> {
     if headers.len() > MAX_HEADERS {
         return Err(FieldError::new("headers", format!("must have at most {MAX_HEADERS} entries")));
@@ -416,8 +465,8 @@ fn checked_headers<'a>(
         if has_prefix(name, "X-SES-") {
             return wrong("X-SES- headers are instructions to SES and are refused".to_owned());
         }
-        if !has_prefix(name, "X-") && !name.eq_ignore_ascii_case("List-Unsubscribe") {
-            return wrong("only X- headers and List-Unsubscribe are permitted".to_owned());
+        if let Some(rule) = policy.refusal(name) {
+            return wrong(rule.to_owned());
         }
         if headers[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
             return wrong("is given twice; header names differ by more than case".to_owned());
@@ -435,6 +484,45 @@ fn checked_headers<'a>(
         }
     }
     Ok(headers)
+}
+
+/// Header fields that other fields of a request say, or that SES writes: who sends, who receives, when,
+/// and how the message is made up (RFC 5322, section 3.6).
+const OTHERWISE_GIVEN: [&str; 12] = [
+    "From",
+    "Sender",
+    "Reply-To",
+    "To",
+    "Cc",
+    "Bcc",
+    "Subject",
+    "Date",
+    "Message-ID",
+    "MIME-Version",
+    "Return-Path",
+    "Received",
+];
+
+impl HeaderPolicy {
+    /// The rule that forbids a header of this name, if there is one.
+    fn refusal(self, name: &str) -> Option<&'static str> {
+        match self {
+            Self::Specification => {
+                let is_permitted =
+                    has_prefix(name, "X-") || name.eq_ignore_ascii_case("List-Unsubscribe");
+                (!is_permitted).then_some("only X- headers and List-Unsubscribe are permitted")
+            }
+            Self::Submission => {
+                let is_given = OTHERWISE_GIVEN.iter().any(|given| given.eq_ignore_ascii_case(name))
+                    || has_prefix(name, "Resent-")
+                    || has_prefix(name, "Content-");
+                is_given.then_some(
+                    "is not a custom header: it says who sends, who receives, when, or how the \
+                     message is made up; use the request's own field for it, if there is one",
+                )
+            }
+        }
+    }
 }
 
 /// A name that is given twice is an error of the JSON already.
@@ -468,4 +556,71 @@ fn checked_priority(text: &str) -> Result<Priority, FieldError> {
 
 fn has_prefix(name: &str, prefix: &str) -> bool {
     name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(name: &str, policy: HeaderPolicy) -> bool {
+        checked_headers(vec![(name, "value")], policy).is_err()
+    }
+
+    #[test]
+    fn each_policy_permits_its_own_headers() {
+        for name in ["X-Order", "x-a", "List-Unsubscribe"] {
+            for policy in [HeaderPolicy::Specification, HeaderPolicy::Submission] {
+                assert!(!refused(name, policy), "{name}");
+            }
+        }
+        for name in ["List-Unsubscribe-Post", "In-Reply-To", "References", "Auto-Submitted"] {
+            assert!(refused(name, HeaderPolicy::Specification), "{name}");
+            assert!(!refused(name, HeaderPolicy::Submission), "{name}");
+        }
+        let given = OTHERWISE_GIVEN.into_iter();
+        let more =
+            ["reply-to", "Resent-From", "Content-Type", "content-language", "X-SES-A", "a:b"];
+        for name in given.chain(more) {
+            for policy in [HeaderPolicy::Specification, HeaderPolicy::Submission] {
+                assert!(refused(name, policy), "{name}");
+            }
+        }
+        let twice = vec![("References", "a"), ("references", "b")];
+        assert!(checked_headers(twice, HeaderPolicy::Submission).is_err());
+    }
+
+    #[test]
+    fn keys_of_a_batchs_elements_meet_no_other() {
+        let key = |text, index| batch_key(IdempotencyKey::parse(text).unwrap(), index);
+        let first = key("k", 0);
+        assert_eq!(key("k", 0), first);
+        assert_ne!(key("k", 1), first);
+        assert_ne!(key("l", 0), first);
+        let text = first.as_key().as_str();
+        assert_ne!(IdempotencyKey::parse(text).unwrap(), first.as_key(), "a client cannot give it");
+        // A submission's is a digest in base64url.
+        assert!(text.contains(':'));
+    }
+
+    #[test]
+    fn several_mailboxes_may_take_replies() {
+        let draft = |reply_to| Draft {
+            from: Some("a@example.com"),
+            to: Some(vec!["b@example.org"]),
+            subject: Some("Hello"),
+            text: Some("Hi".into()),
+            reply_to,
+            ..Draft::default()
+        };
+        let two = vec!["c@example.org", "D <d@example.org>"];
+        assert_eq!(SendRequest::parse(draft(two)).unwrap().reply_to.len(), 2);
+        for (reply_to, field) in
+            [(vec!["c"], "reply_to"), (vec!["c@example.org", "d"], "reply_to[1]")]
+        {
+            let Err(RequestError::Invalid(error)) = SendRequest::parse(draft(reply_to)) else {
+                panic!("{field}");
+            };
+            assert_eq!(error.field.as_deref(), Some(field));
+        }
+    }
 }

@@ -17,6 +17,8 @@ pub struct MessageFilter {
     pub before: Option<MessageId>,
     /// Only those with an id from the first to the last of these.
     pub ids: Option<RangeInclusive<MessageId>>,
+    /// Only those accepted after this one. A page then has the oldest of them.
+    pub after: Option<MessageId>,
     /// Only this organisation's.
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.

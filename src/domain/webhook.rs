@@ -14,6 +14,7 @@ use http::Uri;
 use crate::domain::feed::{FeedPosition, FeedTypes};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
 /// Longest URL of an endpoint, in characters.
 const MAX_URL_CHARS: usize = 2_048;
@@ -179,6 +180,18 @@ pub enum EarlierSecrets {
     End,
 }
 
+worded! {
+    /// Form of the events that an endpoint is told.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum WebhookFormat {
+        /// The feed's events.
+        #[default]
+        Standard = "standard",
+        /// Events as Resend posts them, with its headers besides those of the standard.
+        Resend = "resend",
+    }
+}
+
 /// Endpoint of an organisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
@@ -190,6 +203,8 @@ pub struct Webhook {
     pub url: WebhookUrl,
     /// Types of the events that it is told of.
     pub types: FeedTypes,
+    /// Form of the events.
+    pub format: WebhookFormat,
     /// Certificates, as PEM, against which its own is checked; the system's roots if not given.
     pub authority: Option<String>,
     /// Time at which it was added.

@@ -156,7 +156,7 @@ where
     }
     let raw = answer.map(|rejection| {
         let id = shared.refused(&rejection);
-        rejection.to_raw(id, SystemTime::now())
+        H::write(&rejection).to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();
     finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, linger).await;

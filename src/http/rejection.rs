@@ -1,7 +1,7 @@
 //! Rejections: what the server and its services refuse for reasons of HTTP, and the form of every
 //! error answer.
 //!
-//! Every answer that names an error has one body:
+//! Every answer that names an error has one body, unless a handler writes another one:
 //! `{"error":{"code":"…","message":"…","field":"…"}}`. Knows nothing of causes inside the
 //! service: those go to the log, under the request's id.
 
@@ -187,38 +187,68 @@ impl Rejection {
 
     /// Returns the response for hyper to send.
     pub fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = self.answer().into_response();
-        if self == Self::ShuttingDown {
+        self.respond(self.answer().written())
+    }
+
+    /// Returns the response with this answer for hyper to send.
+    pub fn respond(&self, answer: WrittenAnswer) -> Response<Full<Bytes>> {
+        let mut response = answer.into_response();
+        if *self == Self::ShuttingDown {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response
+    }
+}
+
+/// Answer to a request that is refused, as it is sent.
+#[derive(Debug)]
+pub struct WrittenAnswer {
+    /// The response's status.
+    pub status: StatusCode,
+    /// A name for the log.
+    pub code: &'static str,
+    /// JSON.
+    pub body: Vec<u8>,
+    /// The one header that the status asks for.
+    pub header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl WrittenAnswer {
+    /// Returns the response for hyper to send.
+    pub fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(RefusalCode(self.code));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.extend(self.header);
         response
     }
 
     /// Returns the response as bytes, for a connection on which hyper cannot send it. It is the
     /// connection's last.
     pub(super) fn to_raw(&self, id: RequestId, now: SystemTime) -> Vec<u8> {
-        let answer = self.answer();
-        let body = answer.body();
+        let Self { status, code: _, body, header } = self;
         let mut raw = Vec::with_capacity(body.len() + 256);
         write!(
             raw,
             "HTTP/1.1 {} {}\r\ncontent-type: {JSON}\r\ncontent-length: {}\r\n\
              connection: close\r\ndate: {}\r\n{REQUEST_ID_HEADER}: {id}\r\n",
-            answer.status.as_str(),
-            answer.status.canonical_reason().unwrap_or_default(),
+            status.as_str(),
+            status.canonical_reason().unwrap_or_default(),
             body.len(),
             // A clock before 1970 has no date in HTTP.
             httpdate::fmt_http_date(now.max(UNIX_EPOCH)),
         )
         .expect("a Vec takes every write");
-        if let Some((name, value)) = answer.header {
+        if let Some((name, value)) = header {
             raw.extend_from_slice(name.as_str().as_bytes());
             raw.extend_from_slice(b": ");
             raw.extend_from_slice(value.as_bytes());
             raw.extend_from_slice(b"\r\n");
         }
         raw.extend_from_slice(b"\r\n");
-        raw.extend_from_slice(&body);
+        raw.extend_from_slice(body);
         raw
     }
 }
@@ -264,15 +294,15 @@ impl ErrorAnswer<'_> {
         body
     }
 
+    /// Returns the answer as it is sent.
+    pub fn written(self) -> WrittenAnswer {
+        let body = self.body();
+        WrittenAnswer { status: self.status, code: self.code, body, header: self.header }
+    }
+
     /// Returns the response for hyper to send.
     pub fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(Bytes::from(self.body())));
-        *response.status_mut() = self.status;
-        response.extensions_mut().insert(RefusalCode(self.code));
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.extend(self.header);
-        response
+        self.written().into_response()
     }
 }
 
@@ -287,7 +317,7 @@ mod tests {
 
     fn raw(rejection: &Rejection, now: SystemTime) -> String {
         let id = RequestIds::new().unwrap().next();
-        String::from_utf8(rejection.to_raw(id, now)).unwrap()
+        String::from_utf8(rejection.answer().written().to_raw(id, now)).unwrap()
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub fn check(config: &Config) -> Result<ProgramCheck, ServiceError> {
     if let Some(address) = clear.or(config.smtp.tls_listen.filter(|_| tls.is_none())) {
         return Err(ServiceError::SmtpInClear { address });
     }
+    let resend =
+        config.resend_listen.filter(|address| tls.is_none() && !address.ip().is_loopback());
+    if let Some(address) = resend {
+        return Err(ServiceError::ResendInClear { address });
+    }
     let ses = SesClient::new(ses_options(config, Credentials::aws()), Clock::system())?;
     sqs_queue(config, &ses)?;
     if let Some(alerts) = &config.alerts {

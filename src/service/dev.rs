@@ -23,7 +23,7 @@ use crate::domain::event::EventDetail;
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{DomainState, KeyRights};
-use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
+use crate::domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookUrl};
 use crate::service::captured::Captured;
 use crate::service::check::node_database;
 use crate::service::error::TakenAddresses;
@@ -48,6 +48,8 @@ const DOMAIN: &str = "example.com";
 const SOCKET: &str = "admin.sock";
 /// The port where applications submit over SMTP, if nothing else is said.
 const SMTP_PORT: u16 = 8587;
+/// The port of the API in Resend's shape, if nothing else is said.
+const RESEND_PORT: u16 = 8028;
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's configuration set, and what it publishes: all that `aws setup` asks for.
@@ -82,6 +84,8 @@ pub struct DevOptions {
     pub webhook: Option<WebhookUrl>,
     /// Where applications submit over SMTP, in place of the configuration's address.
     pub smtp_listen: Option<SocketAddr>,
+    /// Where clients of the API in Resend's shape come in, in place of the configuration's address.
+    pub resend_listen: Option<SocketAddr>,
     /// Everything else.
     pub config: Config,
 }
@@ -271,8 +275,9 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
 fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Config {
     let mut config = with_addresses(options);
     if config.smtp == config::Smtp::default() {
-        config.smtp.listen = Some(free_smtp_address());
+        config.smtp.listen = Some(free_address(SMTP_PORT));
     }
+    config.resend_listen = config.resend_listen.or_else(|| Some(free_address(RESEND_PORT)));
     let wanted = config.max_connections;
     if wanted == Config::default().max_connections {
         // Nobody has asked for so many, and a trial needs less.
@@ -298,6 +303,7 @@ fn with_addresses(options: &DevOptions) -> Config {
     config.listen = options.listen.unwrap_or(config.listen);
     config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
     config.smtp.listen = options.smtp_listen.or(config.smtp.listen);
+    config.resend_listen = options.resend_listen.or(config.resend_listen);
     config
 }
 
@@ -305,13 +311,14 @@ fn with_addresses(options: &DevOptions) -> Config {
 /// `dev` meets more than one. What the program before had bound is ours.
 fn require_free_addresses(options: &DevOptions, inherited: &Inherited) -> Result<(), ServiceError> {
     let own = &inherited.own;
-    let own = [&own.clients, &own.operators, &own.smtp].into_iter().flatten();
+    let own = [&own.clients, &own.operators, &own.smtp, &own.resend].into_iter().flatten();
     let own: Vec<_> = own.filter_map(|listener| listener.local_addr().ok()).collect();
     let config = with_addresses(options);
     let needed = [
         (ListenerName::Clients, Some(config.listen)),
         (ListenerName::Operators, Some(config.operator_listen)),
         (ListenerName::Smtp, config.smtp.listen),
+        (ListenerName::Resend, config.resend_listen),
     ];
     let is_taken = |address| {
         let bound = std::net::TcpListener::bind(address);
@@ -323,9 +330,9 @@ fn require_free_addresses(options: &DevOptions, inherited: &Inherited) -> Result
     if taken.is_empty() { Ok(()) } else { Err(ServiceError::Taken(TakenAddresses(taken))) }
 }
 
-/// The usual address for SMTP, or a free port while another process has that.
-fn free_smtp_address() -> SocketAddr {
-    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, SMTP_PORT));
+/// The usual port of this machine alone, or a free one while another process has that.
+fn free_address(port: u16) -> SocketAddr {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match std::net::TcpListener::bind(usual) {
         Ok(_) => usual,
         Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -362,7 +369,13 @@ async fn add_webhook(store: &Store, url: WebhookUrl) -> Result<Webhook, ServiceE
     let failed = |source| ServiceError::System { what: "cannot add the endpoint", source };
     webhooks::check(&url, None).map_err(|error| failed(io::Error::other(error)))?;
     let secret = SigningSecret::generate()?;
-    let new = NewWebhook { url, types: FeedTypes::ALL, authority: None, secret };
+    let new = NewWebhook {
+        url,
+        types: FeedTypes::ALL,
+        format: WebhookFormat::Standard,
+        authority: None,
+        secret,
+    };
     let name = ORGANISATION.parse().expect("a valid name");
     let organisation = store.organisation(&name).expect("it was provisioned");
     let added = store.add_webhook(organisation.id, new, Clock::system().now()).await;
@@ -392,6 +405,9 @@ fn print_welcome(
     let smtp: Vec<_> = service.smtp_addresses().iter().map(ToString::to_string).collect();
     let smtp_line = smtp.first().map_or_else(String::new, |smtp| smtp_line(smtp, config, key));
     let smtp = smtp.join(", ");
+    let resend = service
+        .resend_address()
+        .map_or_else(String::new, |resend| format!("\n  Resend    {scheme}://{resend}"));
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
     });
@@ -402,7 +418,7 @@ fn print_welcome(
 pillarbox is running on a simulator: nothing leaves this machine.
 
   address   {scheme}://{address}
-  SMTP      {smtp}
+  SMTP      {smtp}{resend}
   API key   {key}
   page      {page}
   data      {}

@@ -20,6 +20,8 @@ pub enum ListenerName {
     Smtp,
     /// The service's listener of SMTP sessions that begin with TLS.
     SmtpTls,
+    /// The service's listener of the API in Resend's shape.
+    Resend,
     /// The operators' listener of the service.
     Operators,
     /// The simulator that runs alone.
@@ -37,6 +39,10 @@ impl ListenerName {
                 "`smtp.listen` in the configuration, or with --smtp-listen for `pillarbox dev`"
             }
             Self::SmtpTls => "`smtp.tls_listen` in the configuration",
+            Self::Resend => {
+                "`resend_api.listen` in the configuration, or with --resend-listen for \
+                 `pillarbox dev`"
+            }
             Self::Operators => {
                 "`operator_listen` in the configuration, or with --operator-listen for \
                  `pillarbox dev`"
@@ -52,6 +58,7 @@ impl ListenerName {
             Self::Clients => Some("--listen"),
             Self::Operators => Some("--operator-listen"),
             Self::Smtp => Some("--smtp-listen"),
+            Self::Resend => Some("--resend-listen"),
             Self::SmtpTls | Self::Simulator | Self::SimulatorOfDev => None,
         }
     }
@@ -124,6 +131,16 @@ pub enum ServiceError {
          clear; give tls.certificate and tls.key"
     )]
     SmtpInClear {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The API in Resend's shape is to be served in clear on an address that is not of this machine
+    /// alone.
+    #[error(
+        "the API in Resend's shape cannot be served on {address} without a certificate, because API \
+         keys would travel in clear; give tls.certificate and tls.key"
+    )]
+    ResendInClear {
         /// The address.
         address: SocketAddr,
     },

@@ -27,6 +27,8 @@ const ALSO_CLIENTS: [&str; 3] = ["", "unknown", "pillarbox.socket"];
 pub(super) const SMTP: &str = "smtp";
 /// Name of the socket where SMTP sessions begin with TLS.
 pub(super) const SMTPS: &str = "smtps";
+/// Name of the socket of the API in Resend's shape.
+pub(super) const RESEND: &str = "resend";
 /// Name of the memory that has the bodies, as the service manager keeps it.
 pub(super) const ARENA: &str = "arena";
 /// Name of the socket that shows whether the service manager keeps descriptors.
@@ -53,6 +55,8 @@ pub struct Inherited {
     pub smtp: Option<TcpListener>,
     /// A supervisor's socket where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
+    /// A supervisor's socket of the API in Resend's shape.
+    pub resend: Option<TcpListener>,
     /// Memory with bodies of pending messages, the newest first.
     pub arenas: Vec<LeftArena>,
     /// Descriptors that the program before had opened in this process.
@@ -88,6 +92,8 @@ pub struct OwnDescriptors {
     pub smtp: Option<TcpListener>,
     /// Socket where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
+    /// Socket of the API in Resend's shape.
+    pub resend: Option<TcpListener>,
     /// Socket of the operator listener.
     pub operators: Option<TcpListener>,
     /// The administration socket, and its file.
@@ -122,9 +128,11 @@ impl Inherited {
             Slot::Clients => self.clients = handed_over.take_tcp_listener(index)?,
             Slot::Smtp => self.smtp = handed_over.take_tcp_listener(index)?,
             Slot::SmtpTls => self.smtp_tls = handed_over.take_tcp_listener(index)?,
+            Slot::Resend => self.resend = handed_over.take_tcp_listener(index)?,
             Slot::OwnClients => own.clients = handed_over.take_tcp_listener(index)?,
             Slot::OwnSmtp => own.smtp = handed_over.take_tcp_listener(index)?,
             Slot::OwnSmtpTls => own.smtp_tls = handed_over.take_tcp_listener(index)?,
+            Slot::OwnResend => own.resend = handed_over.take_tcp_listener(index)?,
             Slot::OwnOperators => own.operators = handed_over.take_tcp_listener(index)?,
             Slot::OwnAdmin(file) => {
                 let listener = handed_over.take_unix_listener(index)?;
@@ -224,12 +232,14 @@ enum Slot {
     Clients,
     Smtp,
     SmtpTls,
+    Resend,
     Arena,
     /// Left by a process that was killed while it asked the manager whether it keeps descriptors.
     Probe,
     OwnClients,
     OwnSmtp,
     OwnSmtpTls,
+    OwnResend,
     OwnOperators,
     OwnAdmin(FileId),
     OwnDirectory,
@@ -246,6 +256,7 @@ impl Slot {
         match name {
             SMTP => return Some(Self::Smtp),
             SMTPS => return Some(Self::SmtpTls),
+            RESEND => return Some(Self::Resend),
             ARENA => return Some(Self::Arena),
             PROBE => return Some(Self::Probe),
             _ => {}
@@ -255,6 +266,7 @@ impl Slot {
             CLIENTS => Self::OwnClients,
             SMTP => Self::OwnSmtp,
             SMTPS => Self::OwnSmtpTls,
+            RESEND => Self::OwnResend,
             ARENA => Self::OwnArena,
             OPERATORS => Self::OwnOperators,
             DIRECTORY => Self::OwnDirectory,
@@ -273,6 +285,7 @@ impl Slot {
         match self {
             Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",
             Self::SmtpTls => "give pillarbox-smtps.socket a single ListenStream=",
+            Self::Resend => "give pillarbox-resend.socket a single ListenStream=",
             _ => "give pillarbox.socket a single ListenStream=",
         }
     }
@@ -287,7 +300,7 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
         let slot = Slot::of(name).ok_or_else(|| {
             io::Error::other(format!(
                 "nothing here uses a descriptor with the name {name:?}; let FileDescriptorName= of \
-                 the socket's unit say {CLIENTS}, {SMTP} or {SMTPS}, or do not hand it over"
+                 the socket's unit say {CLIENTS}, {SMTP}, {SMTPS} or {RESEND}, or do not hand it over"
             ))
         })?;
         // Of several arenas, one is used and the others are told of.

@@ -17,14 +17,15 @@ use crate::admin::Admin;
 use crate::admin::status::{self, SessionStart, SocketOpener};
 use crate::api::Api;
 use crate::config::Config;
-use crate::http;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
+use crate::http::{self, Handler};
 use crate::operator::Operator;
 use crate::operator::captured_mail::Catcher;
 use crate::operator::key::PageKey;
 use crate::operator::observer::Observer;
+use crate::resend_api::ResendApi;
 use crate::service::ServiceError;
 use crate::service::error::ListenerName;
 use crate::service::inherited::{self, Inherited};
@@ -53,6 +54,8 @@ pub(super) struct Listeners {
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) owner: SocketOpener,
+    /// Where clients of the API in Resend's shape come in, if they do, and the address of that.
+    pub(super) resend: Option<(TcpListener, SocketAddr)>,
     /// Where messages are submitted over SMTP.
     pub(super) smtp: Vec<SmtpListener>,
     /// Where operators look, and the address of that, with the port that it was given.
@@ -137,12 +140,22 @@ impl Listeners {
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
             smtp.push(SmtpListener { listener, address, security, owner: owners[1] });
         }
+        let owner_of_resend = opener(inherited.resend.as_ref());
+        let resend = (config.resend_listen, inherited.resend);
+        let resend = bind_optional(ListenerName::Resend, resend.0, resend.1, own.resend).await?;
+        if let Some((listener, address)) = &resend {
+            if tls.is_none() && !address.ip().is_loopback() {
+                return Err(ServiceError::ResendInClear { address: *address });
+            }
+            let (name, socket) = (inherited::RESEND, (listener, *address));
+            copies.add(name, owner_of_resend, socket, ListenerName::Resend)?;
+        }
         let socket = inherited::fitting(own.operators, config.operator_listen);
         let operators =
             bind_or_take(ListenerName::Operators, config.operator_listen, socket).await?;
         let (service, name) = (SocketOpener::Service, ListenerName::Operators);
         copies.add(inherited::OPERATORS, service, (&operators.0, operators.1), name)?;
-        Ok(Self { clients, tls, address, owner, smtp, operators, copies })
+        Ok(Self { clients, tls, address, owner, resend, smtp, operators, copies })
     }
 }
 
@@ -183,23 +196,41 @@ async fn bind_optional(
     }
 }
 
-/// Answers clients until the drain stops it.
+/// Answers clients until the drain stops it: in our own shape, and in Resend's if they have a listener.
 pub(super) fn answer(
-    listener: TcpListener,
+    (listener, resend): (TcpListener, Option<TcpListener>),
     tls: Option<Arc<Tls>>,
     api: Api,
     limits: Limits,
     drain: DrainSignal,
-) -> JoinHandle<()> {
-    tokio::spawn(Task::ClientListener.once(drain.clone().stopped(), async move {
-        let served = match tls {
-            Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
-            None => http::serve(listener, api, limits, drain).await,
-        };
-        if let Err(error) = served {
-            error!(%error, "the client listener ended");
-        }
-    }))
+) -> Vec<JoinHandle<()>> {
+    let mut answering = Vec::new();
+    if let Some(listener) = resend {
+        let api = ResendApi::new(&api);
+        let serving = serve(listener, tls.clone(), api, limits.clone(), drain.clone());
+        let stop = drain.clone().stopped();
+        answering.push(tokio::spawn(Task::ResendListener.once(stop, serving)));
+    }
+    let stop = drain.clone().stopped();
+    let serving = serve(listener, tls, api, limits, drain);
+    answering.push(tokio::spawn(Task::ClientListener.once(stop, serving)));
+    answering
+}
+
+async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    handler: impl Handler,
+    limits: Limits,
+    drain: DrainSignal,
+) {
+    let served = match tls {
+        Some(tls) => http::serve_tls(tls, listener, handler, limits, drain).await,
+        None => http::serve(listener, handler, limits, drain).await,
+    };
+    if let Err(error) = served {
+        error!(%error, "the client listener ended");
+    }
 }
 
 /// The listeners of SMTP submission, served.

@@ -101,6 +101,7 @@ impl Service {
             ("admin_socket", old.admin_socket != new.admin_socket),
             ("tls", old.tls.is_some() != new.tls.is_some()),
             ("smtp", old.smtp != new.smtp),
+            ("resend_api", old.resend_listen != new.resend_listen),
             ("max_request_bytes", old.max_request_bytes != new.max_request_bytes),
             ("max_connections", old.max_connections != new.max_connections),
             ("trusted_proxies", old.trusted_proxies != new.trusted_proxies),

@@ -62,6 +62,9 @@ pub async fn serve(
     for address in service.smtp_addresses() {
         tracing::info!("SMTP submission at {address}");
     }
+    if let Some(address) = service.resend_address() {
+        tracing::info!("the API in Resend's shape at {address}");
+    }
     tracing::info!("listening on {}", service.address());
     supervisor::ready();
     failed_starts::forget();

@@ -136,8 +136,8 @@ fn mailboxes(admitted: &Admitted<'_>) -> Json {
         }
     }
     json.put("}");
-    if let Some(reply_to) = admitted.reply_to() {
-        json.put(r#","ReplyToAddresses":"#).addresses(std::slice::from_ref(reply_to));
+    if !admitted.reply_to().is_empty() {
+        json.put(r#","ReplyToAddresses":"#).addresses(admitted.reply_to());
     }
     json
 }

@@ -49,6 +49,14 @@ pub(super) fn mailboxes(value: &[u8]) -> Option<Vec<FieldMailbox>> {
     are_read_alike(&value, &found).then_some(found)
 }
 
+/// Returns the addresses of a field that names mailboxes, in the form in which addresses are compared.
+pub(crate) fn addresses(value: &[u8]) -> Option<Vec<String>> {
+    let addresses = mailboxes(value)?
+        .into_iter()
+        .map(|one| Address::parse(&one.address).ok().map(|address| address.normalized()));
+    addresses.collect()
+}
+
 impl FieldMailbox {
     /// The mailbox for the record: `address` or `Display Name <address>`, with the name in clear.
     pub(super) fn in_clear(&self) -> String {

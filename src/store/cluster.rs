@@ -25,6 +25,8 @@ pub const FIRST_WITH_DRAIN: i32 = 2;
 pub const FIRST_WITH_RIGHTS: i32 = 10;
 /// First schema whose nodes know terms of messages.
 pub const FIRST_WITH_TERMS: i32 = 11;
+/// First schema whose nodes know the forms of the events that endpoints are told.
+pub const FIRST_WITH_WEBHOOK_FORMATS: i32 = 12;
 /// First schema whose nodes answer each other's requests.
 pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
 /// Connections by which a node accepts messages, each with a transaction under way.

@@ -18,7 +18,9 @@ use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::terms::MessageDefaults;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookUrl};
+use crate::domain::webhook::{
+    Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookUrl,
+};
 use crate::organisation_counts::OrganisationCounts;
 use crate::store::directory::OrganisationIndex;
 use crate::store::record::{decode_message, encode_accepted};
@@ -311,6 +313,8 @@ pub struct NewWebhook {
     pub url: WebhookUrl,
     /// Types of the events that it is told of.
     pub types: FeedTypes,
+    /// Form of the events.
+    pub format: WebhookFormat,
     /// Certificates against which its own is checked, as PEM.
     pub authority: Option<String>,
     /// Secret that signs.

@@ -134,8 +134,24 @@ pub(super) fn bounds(
     };
     let wanted = filter.ids.as_ref();
     let ends = [filter.before, created, wanted.map(|ids| ids.end().successor())];
-    let start = MessageId::first_of(first);
-    (wanted.map_or(start, |ids| start.max(*ids.start())), ends.into_iter().flatten().min())
+    let starts = [wanted.map(|ids| *ids.start()), filter.after.map(MessageId::successor)];
+    let first = MessageId::first_of(first);
+    let start = starts.into_iter().flatten().fold(first, MessageId::max);
+    (start, ends.into_iter().flatten().min())
+}
+
+/// Order in which rows are looked at. A page shows the newest first all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    NewestFirst,
+    /// What comes right after a message is among the oldest.
+    OldestFirst,
+}
+
+impl Order {
+    pub(super) fn of(filter: &MessageFilter) -> Self {
+        if filter.after.is_some() { Self::OldestFirst } else { Self::NewestFirst }
+    }
 }
 
 pub(super) struct Page {
@@ -177,7 +193,10 @@ impl Page {
     }
 
     /// Ends the page; `next` is the last message that was looked at, if there may be more.
-    pub(super) fn ending(self, next: Option<MessageId>) -> MessagePage {
+    pub(super) fn ending(mut self, next: Option<MessageId>) -> MessagePage {
+        if Order::of(&self.filter) == Order::OldestFirst {
+            self.messages.reverse();
+        }
         MessagePage { messages: self.messages, next, looked_at: self.looked_at }
     }
 }

@@ -313,8 +313,8 @@ struct IdempotencyV1<'a> {
     key: &'a str,
 }
 
-/// The version of a row whose key was made from a submission.
-const OF_SUBMISSION: u8 = 2;
+/// The version of a row whose key was made here, and not given by a client.
+const DERIVED: u8 = 2;
 
 impl<'a> IdempotencyRow<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -323,13 +323,13 @@ impl<'a> IdempotencyRow<'a> {
         let size_hint = row.key.len() + 16;
         match key.origin() {
             KeyOrigin::Client => encode(&row, size_hint),
-            KeyOrigin::Submission => encode_as(OF_SUBMISSION, &row, size_hint),
+            KeyOrigin::Derived => encode_as(DERIVED, &row, size_hint),
         }
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
-        let (origin, row) = if version(bytes) == Some(OF_SUBMISSION) {
-            (KeyOrigin::Submission, decode_as(OF_SUBMISSION, bytes)?)
+        let (origin, row) = if version(bytes) == Some(DERIVED) {
+            (KeyOrigin::Derived, decode_as(DERIVED, bytes)?)
         } else {
             (KeyOrigin::Client, decode(bytes)?)
         };

@@ -263,12 +263,13 @@ fn add(
     if own >= MAX_WEBHOOKS_OF_ONE || all.len() >= MAX_WEBHOOKS {
         return Ok(WebhookAdded::TooMany);
     }
-    let NewWebhook { url, types, authority, secret } = new.clone();
+    let NewWebhook { url, types, format, authority, secret } = new.clone();
     let webhook = Webhook {
         id: WebhookId(next_number(rows, Counter::LastWebhook)?),
         organisation,
         url,
         types,
+        format,
         authority,
         created_at: now,
         secret,

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{AttemptFailure, SigningSecret, WebhookUrl};
+use crate::domain::webhook::{AttemptFailure, SigningSecret, WebhookFormat, WebhookUrl};
 use crate::error_chain::error_chain;
 use crate::in_flight::InFlight;
 use crate::pem;
@@ -41,9 +41,17 @@ const NAMES: ResolverLimits = ResolverLimits {
 };
 
 /// Headers of a delivery (Standard Webhooks 1.0.0, "Webhook headers").
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const WEBHOOK_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("webhook-id"),
+    HeaderName::from_static("webhook-timestamp"),
+    HeaderName::from_static("webhook-signature"),
+];
+/// The same by the names that Resend gives them.
+const SVIX_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("svix-id"),
+    HeaderName::from_static("svix-timestamp"),
+    HeaderName::from_static("svix-signature"),
+];
 
 task_local! {
     /// The organisation whose endpoint is called in this task, `None` for operators, and the count of
@@ -101,6 +109,8 @@ pub struct Delivery {
     pub id: String,
     /// The event as JSON.
     pub body: Bytes,
+    /// Form of the event.
+    pub format: WebhookFormat,
 }
 
 /// Result of an attempt.
@@ -252,7 +262,7 @@ impl Sender {
         delivery: Delivery,
         now: Timestamp,
     ) -> Request {
-        let Delivery { id, body } = delivery;
+        let Delivery { id, body, format } = delivery;
         let timestamp = now.unix_millis() / 1_000;
         let signature = signatures(secrets, &id, timestamp, &body);
         let mut request = Request::new(Method::POST, self.url.clone());
@@ -261,9 +271,11 @@ impl Sender {
             HeaderValue::try_from(text).expect("ids, numbers and base64 are printable ASCII")
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(WEBHOOK_ID, text(id));
-        headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
-        headers.insert(WEBHOOK_SIGNATURE, text(signature));
+        let values = [text(id), timestamp.into(), text(signature)];
+        if format == WebhookFormat::Resend {
+            headers.extend(SVIX_HEADERS.into_iter().zip(values.clone()));
+        }
+        headers.extend(WEBHOOK_HEADERS.into_iter().zip(values));
         *request.body_mut() = Some(body.into());
         request
     }
@@ -354,7 +366,11 @@ mod tests {
             let secret = SigningSecret::generate().unwrap();
             let sender =
                 Sender::new(&url, None, &SharedClient::new(&ProxyRule::Direct).unwrap()).unwrap();
-            let delivery = Delivery { id: "evt_1".to_owned(), body: Bytes::from_static(b"{}") };
+            let delivery = Delivery {
+                id: "evt_1".to_owned(),
+                body: Bytes::from_static(b"{}"),
+                format: WebhookFormat::Standard,
+            };
             let started = tokio::time::Instant::now();
             let secrets = std::iter::once(&secret);
             let attempt = sender.attempt(Some(OrganisationId(1)), secrets, delivery, NOON).await;

@@ -5,8 +5,9 @@ use bytes::Bytes;
 use crate::domain::feed::{FeedEntry, FeedPosition};
 use crate::domain::organisation::OrganisationKind;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{Redelivery, WaitingDelivery, Webhook};
+use crate::domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFormat};
 use crate::views::FeedEventView;
+use crate::views::resend::ResendEventView;
 use crate::webhooks::memory::{Beside, DeliveryMemory, Room};
 use crate::webhooks::sender::{Attempt, Delivery};
 
@@ -95,12 +96,16 @@ impl Told {
         beside: Beside,
     ) -> Result<Self, usize> {
         let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
-        let view = FeedEventView::new(kind, entry);
-        let mut body = serde_json::to_vec(&view).expect("texts and numbers serialize");
+        let body = match webhook.format {
+            WebhookFormat::Standard => serde_json::to_vec(&FeedEventView::new(kind, entry)),
+            WebhookFormat::Resend => serde_json::to_vec(&ResendEventView::new(entry)),
+        };
+        let mut body = body.expect("texts and numbers serialize");
         // It grew by doubling.
         body.shrink_to_fit();
         let room = memory.reserve_body(webhook, body.len(), beside).ok_or(body.len())?;
-        let delivery = Delivery { id: view.id, body: Bytes::from(body) };
+        let (id, format) = (entry.id().to_string(), webhook.format);
+        let delivery = Delivery { id, body: Bytes::from(body), format };
         Ok(Self { delivery, event_type, message, _room: room })
     }
 }

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pillarbox_judge::history::{Entry, Event, Page, Post, Read};
-use reqwest::Client;
+use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::kit::History;
+use crate::kit::{History, Process};
 use crate::ledger::{Ledger, Seen};
+use crate::site::listening;
 
 /// How many connections post at once.
 const CLIENTS: u64 = 16;
@@ -20,6 +21,8 @@ const SHARING: u64 = 4;
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) base: String,
+    /// The same service in Resend's shape.
+    resend: String,
     pub(crate) key: String,
     client: Client,
     history: History,
@@ -60,9 +63,11 @@ fn message(key: Option<&str>, to: &str, subject: &str) -> Value {
 }
 
 impl Api {
-    pub(crate) fn new(base: String, key: String, history: History) -> Self {
+    pub(crate) fn new(process: &Process, key: String, history: History) -> Self {
+        let base = listening(process);
+        let resend = format!("http://{}", process.resend_listening());
         let client = Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap();
-        Self { base, key, client, history }
+        Self { base, resend, key, client, history }
     }
 
     /// Posts a message; its status and body, or nothing where the connection broke.
@@ -70,7 +75,17 @@ impl Api {
         let subject =
             key.map_or_else(|| format!("without a key: {:x}", fastrand::u128(..)), str::to_owned);
         let began = self.history.now();
-        let answer = self.ask("/emails", &message(key, to, &subject)).await;
+        // A key names one message over both listeners.
+        let answer = if fastrand::bool() {
+            self.ask("/emails", &message(key, to, &subject)).await
+        } else {
+            let request = self.request(&self.resend, "/emails", &message(None, to, &subject));
+            let request = match key {
+                Some(key) => request.header("idempotency-key", key),
+                None => request,
+            };
+            answer_to(request).await
+        };
         let (status, replayed, body) = match &answer {
             Some((status, replayed, body)) => (Some(*status), *replayed, Some(body)),
             None => (None, false, None),
@@ -130,12 +145,12 @@ impl Api {
     }
 
     async fn ask(&self, path: &str, body: &Value) -> Option<(u16, bool, Value)> {
-        let request = self.client.post(format!("{}{path}", self.base)).bearer_auth(&self.key);
-        let request = request.header("content-type", "application/json").body(body.to_string());
-        let response = request.send().await.ok()?;
-        let status = response.status().as_u16();
-        let replayed = response.headers().contains_key("idempotent-replayed");
-        Some((status, replayed, serde_json::from_str(&response.text().await.ok()?).unwrap()))
+        answer_to(self.request(&self.base, path, body)).await
+    }
+
+    fn request(&self, base: &str, path: &str, body: &Value) -> RequestBuilder {
+        let request = self.client.post(format!("{base}{path}")).bearer_auth(&self.key);
+        request.header("content-type", "application/json").body(body.to_string())
     }
 
     /// Reads a message that must be there.
@@ -240,6 +255,13 @@ impl Api {
         }
         clients
     }
+}
+
+async fn answer_to(request: RequestBuilder) -> Option<(u16, bool, Value)> {
+    let response = request.send().await.ok()?;
+    let status = response.status().as_u16();
+    let replayed = response.headers().contains_key("idempotent-replayed");
+    Some((status, replayed, serde_json::from_str(&response.text().await.ok()?).unwrap()))
 }
 
 struct Poster {

@@ -14,7 +14,7 @@ use crate::clients::Api;
 use crate::kit::{History, Manager, PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
 use crate::old;
-use crate::site::{faulty_site, listening, run, spawn, spawn_under};
+use crate::site::{faulty_site, run, spawn, spawn_under};
 use copies::{AS_LONG, Copies, strays};
 
 mod copies;
@@ -180,10 +180,10 @@ impl Torture {
     fn start(&mut self) -> (Process, Api) {
         let began = Instant::now();
         let process = self.spawn();
-        let base = listening(&process);
+        let api = Api::new(&process, self.key.clone(), self.history.clone());
         self.start_took = began.elapsed();
         assert_eq!(strays(&self.site.data_dir()), [""; 0], "left by those that were killed");
-        (process, Api::new(base, self.key.clone(), self.history.clone()))
+        (process, api)
     }
 
     fn spawn(&self) -> Process {

@@ -54,7 +54,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     for round in 0..ROUNDS {
         let process = spawn(&site);
-        let api = Api::new(listening(&process), key.clone(), history.clone());
+        let api = Api::new(&process, key.clone(), history.clone());
         let failures = (0..200).map(|number| {
             let fails = number % FAILING_ONE_IN == FAILING_ONE_IN - 1;
             Reply::Status(if fails { 503 } else { 200 })
@@ -68,7 +68,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
         clients.join_all().await;
     }
     let process = spawn(&site);
-    let api = Api::new(listening(&process), key, history.clone());
+    let api = Api::new(&process, key, history.clone());
     let end = Instant::now() + PATIENCE;
     // Events of the provider still come in; then the feed stands still, and all of it is told.
     loop {

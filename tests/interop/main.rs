@@ -43,6 +43,7 @@ mod pasted;
 #[cfg(feature = "long")]
 mod patroni;
 mod pause;
+mod resend;
 mod restored;
 mod setup;
 mod smtp;

@@ -42,6 +42,7 @@ mod provider_answers;
 mod readiness;
 mod reading;
 mod refusals;
+mod resend;
 mod restart;
 mod restart_in_place;
 mod rights;

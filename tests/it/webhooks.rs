@@ -9,7 +9,8 @@ use pillarbox::domain::feed::{FeedEventType, FeedTypes};
 use pillarbox::domain::id::OrganisationId;
 use pillarbox::domain::policy::RECORD_RETENTION;
 use pillarbox::domain::webhook::{
-    EarlierSecrets, PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookState, WebhookUrl,
+    EarlierSecrets, PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookFormat, WebhookState,
+    WebhookUrl,
 };
 use pillarbox::simulator::{EventOptions, Events, Options};
 use pillarbox::store::{NewWebhook, WebhookAdded};
@@ -205,6 +206,7 @@ impl Place {
         let new = NewWebhook {
             url: WebhookUrl::parse(&receiver.url).unwrap(),
             types,
+            format: WebhookFormat::Standard,
             authority: None,
             secret: SigningSecret::generate().unwrap(),
         };

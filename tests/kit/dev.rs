@@ -35,7 +35,8 @@ impl DevProcess {
         let (output, writer) = pipe().unwrap();
         let mut command = pillarbox(&["dev", "--listen", "127.0.0.1:0"]);
         command.args(["--operator-listen", "127.0.0.1:0"]);
-        command.args(["--smtp-listen", "127.0.0.1:0"]).args(arguments);
+        command.args(["--smtp-listen", "127.0.0.1:0", "--resend-listen", "127.0.0.1:0"]);
+        command.args(arguments);
         command.stderr(errors(writer.try_clone().unwrap())).stdout(writer);
         let child = command.spawn().unwrap();
         Self { child, output: BufReader::new(output).lines() }

@@ -93,6 +93,11 @@ impl Process {
         self.wait_for("SMTP submission at ")
     }
 
+    /// The address of the API in Resend's shape.
+    pub(crate) fn resend_listening(&self) -> String {
+        self.wait_for("the API in Resend's shape at ")
+    }
+
     /// Waits for a line of the log with these words; gives the rest of the line.
     fn wait_for(&self, words: &str) -> String {
         let end = Instant::now() + PATIENCE;

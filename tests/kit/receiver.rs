@@ -54,6 +54,8 @@ pub(crate) struct Received {
     pub(crate) id: String,
     pub(crate) timestamp: String,
     pub(crate) signature: String,
+    /// The same three by svix's names.
+    pub(crate) svix: [String; 3],
     pub(crate) content_type: String,
     pub(crate) body: String,
 }
@@ -181,6 +183,7 @@ async fn answer(
         id: header("webhook-id"),
         timestamp: header("webhook-timestamp"),
         signature: header("webhook-signature"),
+        svix: ["svix-id", "svix-timestamp", "svix-signature"].map(header),
         content_type: header("content-type"),
         body: String::from_utf8(body.to_bytes().to_vec()).unwrap(),
     };

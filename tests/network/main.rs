@@ -23,6 +23,7 @@ mod keyless;
 mod kit;
 mod neighbours;
 mod patrons;
+mod resend;
 mod secure;
 mod shapes;
 mod site;

@@ -59,6 +59,12 @@ impl Running {
         Target { address: self.address, key: self.site.key.clone() }
     }
 
+    /// The listener in Resend's shape, if it is configured.
+    pub(crate) fn resend_target(&self) -> Target {
+        let address = self.process.resend_listening().parse().unwrap();
+        Target { address, key: self.site.key.clone() }
+    }
+
     /// Adds an organisation of its own, which may send from `example.com` as well; gives the same
     /// address with its key.
     pub(crate) fn add_organisation(&self, name: &str) -> Target {

@@ -11,7 +11,7 @@ use crate::domain::organisation::{OrganisationKind, Pause, PausedRequests};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, SigningSecret, Webhook, WebhookId, WebhookState, WebhookUrl,
+    PausedBy, SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
 use crate::http::tls::{CertificateFault, CertificateTrouble};
 use crate::organisation_counts::OrganisationCounts;
@@ -353,6 +353,7 @@ fn endpoints_beyond_the_limit_are_told_by_their_number() {
             organisation: OrganisationId(number),
             url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
             types: FeedTypes::default(),
+            format: WebhookFormat::Standard,
             authority: None,
             created_at: since,
             secret: SigningSecret::generate().unwrap(),

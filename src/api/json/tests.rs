@@ -244,3 +244,51 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn lists_of_bytes_are_bytes_only_if_the_reader_asks_for_them() {
+    let read = |list: &str, form| {
+        let document = format!("{{\"a\":{list}}}");
+        let Ok(Json::Object(members)) = parse(document.as_bytes(), form) else { panic!("{list}") };
+        match &members[0].1 {
+            Json::Bytes(bytes) => Some(bytes.to_vec()),
+            Json::Array(_) => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (list, bytes) in
+        [("[0]", &[0][..]), ("[ 1,2 ,\t3\r\n]", &[1, 2, 3]), ("[255,0,10,100]", &[255, 0, 10, 100])]
+    {
+        assert_eq!(read(list, Form::ObjectWithBytes).as_deref(), Some(bytes), "{list}");
+        assert_eq!(read(list, Form::Object), None, "{list}");
+    }
+    for list in ["[]", "[256]", "[1.5]", "[-1]", "[1,\"2\"]", "[[1.5]]", "[1e2]", "[1,null]"] {
+        assert_eq!(read(list, Form::ObjectWithBytes), None, "{list}");
+    }
+    // More than are kept of another list.
+    let many = format!("[{}7]", "255,".repeat(300_000));
+    assert_eq!(read(&many, Form::ObjectWithBytes).unwrap().len(), 300_001);
+    for wrong in ["[01]", "[1,]", "[,1]", "[1 2]", "[1", "[00]", "[1,,2]"] {
+        let document = format!("{{\"a\":{wrong}}}");
+        let (with, without) =
+            (parse(document.as_bytes(), Form::ObjectWithBytes), parse_object(document.as_bytes()));
+        assert_eq!(with, without, "{wrong}");
+        assert!(with.is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_array_is_a_document_of_its_own_form() {
+    fn read(text: &str) -> Result<Json<'_>, JsonError> {
+        parse(text.as_bytes(), Form::ArrayWithBytes)
+    }
+    assert!(matches!(read(" [{}, {}] "), Ok(Json::Array(elements)) if elements.len() == 2));
+    for (text, problem) in [
+        ("{}", "the body is not a JSON array"),
+        ("", "the body is empty, not a JSON array"),
+        ("[] []", "something follows the JSON array"),
+        ("\u{feff}[]", "the body begins with a byte order mark"),
+    ] {
+        assert_eq!(read(text).unwrap_err().problem, problem, "{text}");
+    }
+}

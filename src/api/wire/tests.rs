@@ -28,7 +28,7 @@ fn a_full_request_becomes_a_draft() {
         (draft.cc.as_deref(), draft.bcc.as_deref()),
         (Some(&["c@x.org"][..]), Some(&[][..]))
     );
-    assert_eq!((draft.reply_to, draft.subject), (Some("r@x.org"), Some("Hi ☺")));
+    assert_eq!((draft.reply_to.as_slice(), draft.subject), (&["r@x.org"][..], Some("Hi ☺")));
     assert_eq!((draft.html, draft.text), (Some(BodyText::Json("<p>")), Some(BodyText::Json("t"))));
     let headers = vec![("X-A", "1"), ("List-Unsubscribe", "<mailto:u@x.org>")];
     assert_eq!(draft.headers, Some(headers));

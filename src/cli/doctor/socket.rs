@@ -27,6 +27,7 @@ use crate::operator::key::reached;
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
 const LISTENER: &str = "client listener";
+const RESEND_API: &str = "listener in Resend's shape";
 const CERTIFICATE: &str = "certificate";
 const SMTP: &str = "SMTP listener";
 /// The bits that let the group or others in.
@@ -70,11 +71,13 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     let mut findings = vec![rights(config)];
     // What a supervisor has handed over may be another socket than the configuration names.
     let mut serves = (config.listen.port() != 0).then_some(config.listen);
+    let mut serves_resend = config.resend_listen.filter(|address| address.port() != 0);
     let mut smtp_listeners = Vec::new();
     match client.call(&Status {}).await {
         Ok(status) => {
             findings.extend(status_findings(&status));
             serves = status.client_address.or(serves);
+            serves_resend = status.resend_address.or(serves_resend);
             smtp_listeners = status.smtp_listeners;
         }
         Err(error) => {
@@ -83,7 +86,10 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         }
     }
     if let Some(address) = serves {
-        findings.push(listener(address).await);
+        findings.push(listener(LISTENER, address).await);
+    }
+    if let Some(address) = serves_resend {
+        findings.push(listener(RESEND_API, address).await);
     }
     let smtp_address = |begins, configured| smtp_address(&smtp_listeners, begins, configured);
     if let Some(address) = smtp_address(SessionStart::PlainText, config.smtp.listen) {
@@ -240,7 +246,7 @@ async fn seen<T>(
 }
 
 /// Looks whether the client listener refuses a request without a key as pillarbox does.
-async fn listener(address: SocketAddr) -> Finding {
+async fn listener(about: &'static str, address: SocketAddr) -> Finding {
     let probe = async {
         let mut stream = TcpStream::connect(reached(address)).await?;
         stream.write_all(PROBE).await?;
@@ -249,13 +255,11 @@ async fn listener(address: SocketAddr) -> Finding {
         Ok(start)
     };
     let advice = "see the service's log, and what else listens there";
-    match seen(LISTENER, address, advice, probe).await {
+    match seen(about, address, advice, probe).await {
         Ok(start) if start == REFUSAL => {
-            Finding::ok(LISTENER, format!("{address} answers, and asks for a key"))
+            Finding::ok(about, format!("{address} answers, and asks for a key"))
         }
-        Ok(_) => {
-            Finding::not_ok(LISTENER, format!("{address} answers, but not as pillarbox"), advice)
-        }
+        Ok(_) => Finding::not_ok(about, format!("{address} answers, but not as pillarbox"), advice),
         Err(finding) => finding,
     }
 }

@@ -205,7 +205,7 @@ fn every_field_goes_to_its_place() {
             to: Some(vec!["a@x.org", "Bob <b@x.org>"]),
             cc: Some(vec!["c@x.org"]),
             bcc: Some(vec!["d@x.org"]),
-            reply_to: Some("e@x.org"),
+            reply_to: vec!["e@x.org"],
             subject: Some("Gr\u{fc}\u{df}e \u{1f4ee}"),
             html: Some("<p class=\"x\">\u{e9}\r\n</p>".into()),
             headers: Some(vec![("X-B", "1"), ("List-Unsubscribe", "<https://x.org>")]),

@@ -11,7 +11,9 @@ use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::{AttemptFailure, Redelivery, SigningSecret, WebhookUrl};
+use crate::domain::webhook::{
+    AttemptFailure, Redelivery, SigningSecret, WebhookFormat, WebhookUrl,
+};
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
 use crate::store::{
     DeadLetter, NewMessage, NewWebhook, Reference, Report, Settlement, WebhookAdded,
@@ -315,6 +317,7 @@ async fn what_was_stored_under_a_wrong_clock_is_purged_by_its_true_age() {
     let new = NewWebhook {
         url: WebhookUrl::parse("https://hooks.example.net/").unwrap(),
         types: FeedTypes::ALL,
+        format: WebhookFormat::Standard,
         authority: None,
         secret: SigningSecret::generate().unwrap(),
     };

@@ -54,6 +54,36 @@ async fn an_organisation_lists_its_own_newest_first_in_pages() {
 }
 
 #[tokio::test]
+async fn the_page_right_after_a_message_has_the_oldest_that_follow_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    let mut own = Vec::new();
+    for _ in 0..10 {
+        own.push(fixture.new_message().await);
+        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
+        let foreign = NewMessage::new(id, other.id, &admitted, START, START, || {});
+        fixture.store.accept(foreign).await.unwrap();
+    }
+    let page = async |organisation, after: usize, limit| {
+        let after = Some(own[after]);
+        let filter = MessageFilter { organisation, after, ..MessageFilter::default() };
+        let page = fixture.store.list(filter, limit, START).await.unwrap();
+        let mut ids: Vec<_> = page.messages.iter().map(|message| message.id).collect();
+        assert!(ids.iter().rev().is_sorted(), "the newest comes first");
+        ids.reverse();
+        (ids, page.next.is_some())
+    };
+    let mine = Some(fixture.organisation);
+    assert_eq!(page(mine, 0, 3).await, (own[1..4].to_vec(), true));
+    assert_eq!(page(mine, 6, 3).await, (own[7..].to_vec(), false));
+    assert_eq!(page(mine, 4, 100).await, (own[5..].to_vec(), false));
+    assert_eq!(page(mine, 9, 3).await, (Vec::new(), false));
+    let (all, has_more) = page(None, 8, 100).await;
+    assert_eq!((all.len(), all[1], has_more), (3, own[9], false));
+}
+
+#[tokio::test]
 async fn filters_find_by_status_and_recipient() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

@@ -1,7 +1,9 @@
 //! Deliveries to endpoints, as the store keeps them.
 
 use crate::domain::feed::{FeedPosition, FeedTypes};
-use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, WebhookUrl};
+use crate::domain::webhook::{
+    Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
+};
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::rows::{KeyRange, Lock, Table};
 use crate::store::webhooks::remove_old;
@@ -21,6 +23,7 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
     let new = NewWebhook {
         url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
         types: FeedTypes::ALL,
+        format: WebhookFormat::Standard,
         authority: None,
         secret: SigningSecret::generate().unwrap(),
     };
@@ -65,6 +68,7 @@ async fn a_sweep_leaves_what_belongs_to_an_endpoint_that_was_added_meanwhile() {
     let new = NewWebhook {
         url: WebhookUrl::parse("https://hooks.example.com/").unwrap(),
         types: FeedTypes::ALL,
+        format: WebhookFormat::Standard,
         authority: None,
         secret: SigningSecret::generate().unwrap(),
     };
@@ -82,4 +86,28 @@ async fn a_sweep_leaves_what_belongs_to_an_endpoint_that_was_added_meanwhile() {
         .unwrap();
     assert_eq!(removed, 0);
     assert!(fixture.store.webhook_cursor(webhook.id).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_form_of_an_endpoints_events_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    for format in WebhookFormat::ALL {
+        let new = NewWebhook {
+            url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+            types: FeedTypes::ALL,
+            format,
+            authority: None,
+            secret: SigningSecret::generate().unwrap(),
+        };
+        let added = store.add_webhook(fixture.organisation, new, START).await.unwrap();
+        let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+        assert_eq!(webhook.format, format);
+        let secret = SigningSecret::generate().unwrap();
+        let rotated = store.rotate_webhook(webhook.id, secret, START).await.unwrap();
+        assert_eq!(rotated.unwrap().format, format);
+    }
+    let kept: Vec<_> = store.webhooks().iter().map(|webhook| webhook.format).collect();
+    assert_eq!(kept, WebhookFormat::ALL);
 }

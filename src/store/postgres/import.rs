@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 
 use crate::store::StoreOwner;
-use crate::store::cluster::FIRST_WITH_TERMS;
+use crate::store::cluster::FIRST_WITH_WEBHOOK_FORMATS;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::replays::digest;
@@ -145,7 +145,7 @@ impl Import {
         let Facts { counters, id_lead, feed_id, time_record, made_by_dev, key_uses, .. } = facts;
         let (id_lead, feed_id) = (bigint(id_lead), feed_id.cast_signed());
         self.connection
-            .execute(FACTS, &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_TERMS])
+            .execute(FACTS, &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_WEBHOOK_FORMATS])
             .await?;
         for (counter, value) in counters {
             self.run(&set_counter(counter, value)).await?;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::listing::{self, Page, SURE_ROWS, blocking};
+use crate::store::listing::{self, Order, Page, SURE_ROWS, blocking};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
@@ -24,24 +24,28 @@ FROM message WHERE id = $1";
 /// How many bytes of rows are read at one time, about. A page may have more, or leave them all out.
 const BYTES_PER_LOOK: usize = 1 << 20;
 
-/// Reads at most `$3` rows, and no more once they have `$4` bytes.
-const LIST: &str = "
-SELECT id, record FROM (
-    SELECT id, record, sum(octet_length(record)) OVER newest - octet_length(record) AS before
-    FROM (
-        SELECT id, record FROM message WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $3
-    ) AS rows
-    WINDOW newest AS (ORDER BY id DESC ROWS UNBOUNDED PRECEDING)
-) AS counted WHERE before < $4 ORDER BY id DESC";
-const LIST_OF_ONE: &str = "
-SELECT id, record FROM (
-    SELECT id, record, sum(octet_length(record)) OVER newest - octet_length(record) AS before
-    FROM (
-        SELECT id, record FROM message WHERE organisation = $5 AND id >= $1 AND id < $2
-        ORDER BY organisation DESC, id DESC LIMIT $3
-    ) AS rows
-    WINDOW newest AS (ORDER BY id DESC ROWS UNBOUNDED PRECEDING)
-) AS counted WHERE before < $4 ORDER BY id DESC";
+/// Reads at most `$3` rows, and no more once they have `$4` bytes: all that match, or those of the
+/// organisation `$5`.
+macro_rules! list {
+    ($order:literal) => {
+        list!("", "id ", $order)
+    };
+    ($order:literal of one) => {
+        list!("organisation = $5 AND ", concat!("organisation ", $order, ", id "), $order)
+    };
+    ($of_one:literal, $by:expr, $order:literal) => {
+        concat!(
+            "SELECT id, record FROM (
+                SELECT id, record, sum(octet_length(record)) OVER looked_at - octet_length(record) AS before
+                FROM (
+                    SELECT id, record FROM message WHERE ", $of_one, "id >= $1 AND id < $2
+                    ORDER BY ", $by, $order, " LIMIT $3
+                ) AS rows
+                WINDOW looked_at AS (ORDER BY id ", $order, " ROWS UNBOUNDED PRECEDING)
+            ) AS counted WHERE before < $4 ORDER BY id ", $order
+        )
+    };
+}
 
 impl PostgresStore {
     pub(in crate::store) async fn message_row(
@@ -94,22 +98,26 @@ impl PostgresStore {
     ) -> Result<MessagePage, StoreError> {
         let lead = self.shared.id_lead.load(Ordering::Acquire).unsigned_abs();
         let (first, end) = listing::bounds(&filter, &window_now, lead);
-        let first = uuid_of(first);
+        let order = Order::of(&filter);
+        let mut first = uuid_of(first);
         let mut end = end.map_or(Uuid::max(), uuid_of);
         let organisation = filter.organisation.map(number);
         let mut page = Page::new(filter, limit, window_now);
         let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
         let mut last: Option<MessageId> = None;
         let mut step = limit.clamp(1, SURE_ROWS);
+        let sql = match (order, organisation) {
+            (Order::NewestFirst, None) => list!("DESC"),
+            (Order::NewestFirst, Some(_)) => list!("DESC" of one),
+            (Order::OldestFirst, None) => list!("ASC"),
+            (Order::OldestFirst, Some(_)) => list!("ASC" of one),
+        };
         loop {
             let rows = i64::try_from(step).unwrap_or(i64::MAX);
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&first, &end, &rows, &most_bytes];
-            let sql = if let Some(own) = &organisation {
+            if let Some(own) = &organisation {
                 parameters.push(own);
-                LIST_OF_ONE
-            } else {
-                LIST
-            };
+            }
             let read = self.list_rows(sql, &parameters).await?;
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
@@ -123,7 +131,10 @@ impl PostgresStore {
             if is_end {
                 return Ok(page.ending(None));
             }
-            end = last.map_or(end, uuid_of);
+            match order {
+                Order::NewestFirst => end = last.map_or(end, uuid_of),
+                Order::OldestFirst => first = last.map_or(first, |last| uuid_of(last.next())),
+            }
             // Of a page that is full, all that is left to know is whether there are more.
             step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
         }

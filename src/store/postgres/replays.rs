@@ -169,11 +169,12 @@ impl Keys {
     }
 }
 
-/// Digest of a key: client's keys and those of submissions are apart.
+/// Digest of a key: clients' keys and those that were made here are apart. The first of the latter were
+/// those of submissions, whence their prefix.
 pub(super) fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
     let origin: &[u8] = match key.origin() {
         KeyOrigin::Client => b"client:",
-        KeyOrigin::Submission => b"submission:",
+        KeyOrigin::Derived => b"submission:",
     };
     let mut digest = Sha256::new();
     digest.update(origin);

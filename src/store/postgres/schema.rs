@@ -5,12 +5,12 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::{ConnectError, QueryError};
 
 /// Version of the schema that this pillarbox makes.
-pub(super) const VERSION: i32 = 11;
+pub(super) const VERSION: i32 = 12;
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
 /// Statements that bring a schema to the next version, from the first one on. Nodes of the version
 /// before go on working meanwhile and after: a step only adds, and what it adds has defaults.
-const STEPS: [&str; 10] = [
+const STEPS: [&str; 11] = [
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
@@ -21,6 +21,7 @@ const STEPS: [&str; 10] = [
     include_str!("schema/9.sql"),
     include_str!("schema/10.sql"),
     include_str!("schema/11.sql"),
+    include_str!("schema/12.sql"),
 ];
 /// Number of the advisory lock that whoever makes the schema holds.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;

@@ -7,16 +7,17 @@ use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     AttemptFailure, PausedBy, Redelivery, ReplacedSecret, SigningSecret, Webhook, WebhookCursor,
-    WebhookId, WebhookState, WebhookUrl,
+    WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
 use crate::store::error::RowError;
 use crate::store::record::{decode, decode_as, encode, encode_as, version};
 
 stored_enum!(PausedByV1 = PausedBy { Operator, Endpoint });
+stored_enum!(WebhookFormatV1 = WebhookFormat { Standard, Resend });
 stored_enum!(AttemptFailureV1 = AttemptFailure { Status(status: u16), TimedOut, Unreachable });
 
-/// Version of an endpoint's row with more than one earlier secret.
-const WITH_EARLIER_SECRETS: u8 = 2;
+/// Version of an endpoint's row with more than the first one can hold.
+const WITH_MORE: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct WebhookV1<'a> {
@@ -33,12 +34,14 @@ struct WebhookV1<'a> {
     paused: Option<(PausedByV1, u64)>,
 }
 
-/// An endpoint, and the secrets before the one that it names as replaced.
+/// What the first version of an endpoint's row cannot hold: secrets before the one that it names as
+/// replaced, and another form of events than the standard's.
 #[derive(Serialize, Deserialize)]
 struct WebhookV2<'a> {
     #[serde(borrow)]
     webhook: WebhookV1<'a>,
     earlier: Vec<(&'a [u8], u64)>,
+    format: WebhookFormatV1,
 }
 
 pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
@@ -63,17 +66,19 @@ pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
     };
     let earlier: Vec<_> = replaced.collect();
     let size_hint = 512 + webhook.authority.as_ref().map_or(0, String::len);
-    if earlier.is_empty() {
+    if earlier.is_empty() && webhook.format == WebhookFormat::Standard {
         return encode(&row, size_hint);
     }
-    encode_as(WITH_EARLIER_SECRETS, &WebhookV2 { webhook: row, earlier }, size_hint)
+    let row = WebhookV2 { webhook: row, earlier, format: webhook.format.into() };
+    encode_as(WITH_MORE, &row, size_hint)
 }
 
 pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
-    let WebhookV2 { webhook: row, earlier } = if version(bytes) == Some(WITH_EARLIER_SECRETS) {
-        decode_as(WITH_EARLIER_SECRETS, bytes)?
+    let WebhookV2 { webhook: row, earlier, format } = if version(bytes) == Some(WITH_MORE) {
+        decode_as(WITH_MORE, bytes)?
     } else {
-        WebhookV2 { webhook: decode(bytes)?, earlier: Vec::new() }
+        let format = WebhookFormatV1::Standard;
+        WebhookV2 { webhook: decode(bytes)?, earlier: Vec::new(), format }
     };
     let instant = Timestamp::from_unix_millis;
     Ok(Webhook {
@@ -81,6 +86,7 @@ pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook,
         organisation: OrganisationId(row.organisation),
         url: WebhookUrl::parse(row.url).map_err(|_| RowError::Invalid("an endpoint's URL"))?,
         types: types(&row.types)?,
+        format: format.into(),
         authority: row.authority.map(str::to_owned),
         created_at: instant(row.created_at),
         secret: SigningSecret::from_bytes(row.secret),
@@ -231,6 +237,7 @@ mod tests {
             organisation: OrganisationId(3),
             url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
             types: FeedTypes::default(),
+            format: WebhookFormat::Standard,
             authority: None,
             created_at: NOON,
             secret: SigningSecret::generate().unwrap(),
@@ -250,7 +257,10 @@ mod tests {
             rotated.rotate(secret, EarlierSecrets::Sign, Timestamp::from_unix_millis(1));
         }
         assert_eq!(rotated.replaced.len(), MAX_SIGNING_SECRETS - 1);
-        for (version, webhook) in [(1, plain), (1, full), (WITH_EARLIER_SECRETS, rotated)] {
+        let of_resend = Webhook { format: WebhookFormat::Resend, ..plain.clone() };
+        let rows =
+            [(1, plain), (1, full), (WITH_MORE, of_resend), (WITH_MORE, rotated)];
+        for (version, webhook) in rows {
             let row = encode_webhook(&webhook);
             assert_eq!(row[0], version, "versions before read what they can hold");
             assert_eq!(decode_webhook(7, &row).unwrap(), webhook);

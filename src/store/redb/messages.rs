@@ -11,7 +11,7 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::request::KeyOrigin;
 use crate::domain::time::Timestamp;
 use crate::store::damage::Damage;
-use crate::store::listing::{self, Page, blocking};
+use crate::store::listing::{self, Order, Page, blocking};
 use crate::store::metrics::StoreMetrics;
 use crate::store::record::{IdempotencyRow, decode_message};
 use crate::store::redb::RedbStore;
@@ -118,7 +118,7 @@ fn read_page(
 ) -> Result<MessagePage, ReadError> {
     let rows = transaction.open_table(MESSAGES)?;
     let mut last = None;
-    for id in newest_first(transaction, filter, window_now)? {
+    for id in ids(transaction, filter, window_now)? {
         if page.is_full() {
             return Ok(page.ending(last));
         }
@@ -179,8 +179,9 @@ impl<'a> Rests<'a> {
 
 type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
 
-/// The ids that can match, from the organisation's own where the filter names one.
-fn newest_first(
+/// The ids that can match, in the order in which they are looked at, from the organisation's own if the
+/// filter names one.
+fn ids(
     transaction: &ReadTransaction,
     filter: &MessageFilter,
     window_now: &WindowTime,
@@ -190,16 +191,27 @@ fn newest_first(
     let Some(OrganisationId(number)) = filter.organisation else {
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
         let all = transaction.open_table(MESSAGES)?;
-        let rows = all.range((Bound::Included(*first.as_bytes()), end))?.rev();
-        return Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value())))));
+        let rows = all.range((Bound::Included(*first.as_bytes()), end))?;
+        return Ok(in_order(filter, rows.map(|row| Ok(MessageId::from_bytes(row?.0.value())))));
     };
     let end = match end {
         Some(end) => Bound::Excluded((number, *end.as_bytes())),
         None => Bound::Included((number, [u8::MAX; 16])),
     };
     let own = transaction.open_table(BY_ORGANISATION)?;
-    let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?.rev();
-    Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
+    let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?;
+    Ok(in_order(filter, rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
+}
+
+/// Puts ids, which come with the oldest first, into the order of a filter.
+fn in_order(
+    filter: &MessageFilter,
+    ids: impl DoubleEndedIterator<Item = Result<MessageId, redb::StorageError>> + 'static,
+) -> Ids {
+    match Order::of(filter) {
+        Order::NewestFirst => Box::new(ids.rev()),
+        Order::OldestFirst => Box::new(ids),
+    }
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(crate) fn check(data: &[u8]) {
 fn check_reading(draft: &Draft<'_>, value: &Value) {
     let texts = [
         ("from", draft.from),
-        ("reply_to", draft.reply_to),
+        ("reply_to", draft.reply_to.first().copied()),
         ("subject", draft.subject),
         ("idempotencyKey", draft.idempotency_key),
         ("tag", draft.tag),

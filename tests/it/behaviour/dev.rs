@@ -302,7 +302,8 @@ fn a_trial_warns_of_nothing_and_opens_its_data_to_its_owner_alone() {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "ulimit -n 4096; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_pillarbox")]);
     shell.args(["dev", "--listen", "localhost:0", "--operator-listen", "localhost:0"]);
-    shell.args(["--smtp-listen", "localhost:0", "--data-dir"]).arg(&data).env_clear();
+    shell.args(["--smtp-listen", "localhost:0", "--resend-listen", "localhost:0", "--data-dir"]);
+    shell.arg(&data).env_clear();
     let process = Process::spawn(shell);
     let end = Instant::now() + PATIENCE;
     while !process.log().contains("the account's send rate") {

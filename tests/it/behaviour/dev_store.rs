@@ -27,6 +27,7 @@ fn on_store_of<'a>(config: &'a str, directory: &'a str) -> Vec<&'a str> {
 fn dev(options: &[&str]) -> Command {
     let mut command = pillarbox(&["dev", "--listen", "127.0.0.1:0"]);
     command.args(["--operator-listen", "127.0.0.1:0", "--smtp-listen", "127.0.0.1:0"]);
+    command.args(["--resend-listen", "127.0.0.1:0"]);
     command.args(options);
     command
 }

@@ -18,7 +18,7 @@ use crate::kit::{
 };
 
 /// Restarts a service that must restart; gives what the command tells.
-async fn restart(site: &Site) -> Value {
+pub(crate) async fn restart(site: &Site) -> Value {
     Finished::run(site.command(&["restart", "--json"])).await.json()
 }
 

@@ -1,0 +1,421 @@
+//! Resend's JSON, both ways: a document becomes a [`Draft`], with types checked and no rule; records
+//! and ids become bytes.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::api::error::ApiError;
+use crate::api::json::{self, Form, Json, JsonError, JsonString};
+use crate::api::wire::{
+    StringMembers, body_text, decoded, limit, message_id, not_type, page_to_json, string,
+    string_members, to_json, unknown, wrong_type,
+};
+use crate::domain::id::MessageId;
+use crate::domain::mailbox::Mailbox;
+use crate::domain::message::Message;
+use crate::domain::policy::MAX_BATCH;
+use crate::domain::request::{
+    AttachmentDraft, BodyText, Draft, FieldError, HeaderPolicy, RequestError, SendRequest,
+};
+use crate::domain::search::MessageFilter;
+use crate::smtp::address_field;
+use crate::store::{Accepted, BatchMode};
+use crate::views::resend::EmailView;
+
+/// The fields of an email.
+pub(super) const FIELDS: [&str; 11] = [
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "reply_to",
+    "subject",
+    "html",
+    "text",
+    "headers",
+    "attachments",
+    "tags",
+];
+/// Resend's further fields, with the reason why they are refused unless they are null.
+pub(super) const REFUSED_FIELDS: [(&str, &str); 5] = [
+    ("scheduled_at", "messages are sent at once: have your application send it when it is time"),
+    ("template", "there are no stored templates: send html or text"),
+    ("react", "send what it renders as html"),
+    ("topic_id", "there are no topics"),
+    ("region", "the operator chooses the region"),
+];
+/// The members of an attachment.
+pub(super) const ATTACHMENT_MEMBERS: [&str; 4] =
+    ["filename", "content", "content_type", "content_id"];
+/// The members of a tag.
+const TAG_MEMBERS: [&str; 2] = ["name", "value"];
+/// The parameters of a listing's query.
+pub(super) const PARAMETERS: [&str; 3] = ["limit", "after", "before"];
+/// The field of a draft that tags become.
+const METADATA: &str = "metadata";
+
+/// Members of an object, as they are read.
+type Members<'a> = [(JsonString<'a>, Json<'a>)];
+
+/// An email's document. What is read of it borrows from it.
+#[derive(Debug)]
+pub(super) struct EmailDocument<'a>(Json<'a>);
+
+impl<'a> EmailDocument<'a> {
+    /// Reads a body as one JSON object, without a look at its fields.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
+        json::parse(body, Form::ObjectWithBytes).map(Self)
+    }
+
+    /// The fields, with no rule checked but their names and types.
+    pub(super) fn email(&self) -> Result<Email<'_>, FieldError> {
+        Email::of(&self.0)
+    }
+}
+
+/// The document of a batch.
+#[derive(Debug)]
+pub(super) struct BatchDocument<'a>(Json<'a>);
+
+impl<'a> BatchDocument<'a> {
+    /// Reads a body as one JSON array, without a look at its elements.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
+        json::parse(body, Form::ArrayWithBytes).map(Self)
+    }
+
+    /// The emails, in the order given.
+    pub(super) fn emails(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Email<'_>, FieldError>>, FieldError> {
+        let elements = match &self.0 {
+            Json::Array(elements) => elements.as_slice(),
+            other => return Err(wrong_type("emails", "an array of objects", other)),
+        };
+        if !(1..=MAX_BATCH).contains(&elements.len()) {
+            let rule = format!("must have 1 to {MAX_BATCH} entries");
+            return Err(FieldError::new("emails", rule));
+        }
+        Ok(elements.iter().map(Email::of))
+    }
+}
+
+/// The fields of an email as they are read: a draft borrows from them.
+#[derive(Debug, Default)]
+pub(super) struct Email<'t> {
+    draft: Draft<'t>,
+    attachments: Option<Vec<File<'t>>>,
+}
+
+/// An attachment as it is read.
+#[derive(Debug, Default)]
+struct File<'t> {
+    filename: Option<&'t str>,
+    content: Option<Content<'t>>,
+    content_type: Option<&'t str>,
+    content_id: Option<&'t str>,
+}
+
+/// A file's bytes in base64.
+#[derive(Debug)]
+enum Content<'t> {
+    Written(BodyText<'t>),
+    /// Written here, of a list of bytes.
+    Encoded(String),
+}
+
+impl<'t> Email<'t> {
+    fn of(value: &'t Json<'_>) -> Result<Self, FieldError> {
+        let Json::Object(members) = value else {
+            return Err(FieldError { field: None, rule: not_type("an object", value) });
+        };
+        let mut email = Self::default();
+        let draft = &mut email.draft;
+        draft.header_policy = HeaderPolicy::Submission;
+        for (name, value) in members {
+            let name = name.shown();
+            match name {
+                "from" => draft.from = string(name, value)?,
+                "to" => draft.to = one_or_more(name, value)?,
+                "cc" => draft.cc = one_or_more(name, value)?,
+                "bcc" => draft.bcc = one_or_more(name, value)?,
+                "reply_to" => draft.reply_to = one_or_more(name, value)?.unwrap_or_default(),
+                "subject" => draft.subject = string(name, value)?,
+                "html" => draft.html = body_text(name, value)?,
+                "text" => draft.text = body_text(name, value)?,
+                "headers" => draft.headers = string_members(name, value)?,
+                "attachments" => email.attachments = files(name, value)?,
+                "tags" => draft.metadata = tags(name, value)?,
+                _ => refuse(name, value)?,
+            }
+        }
+        if let Some(headers) = &mut draft.headers {
+            let reply_to = &draft.reply_to;
+            headers.retain(|header| !repeats(*header, reply_to));
+        }
+        Ok(email)
+    }
+
+    /// Checks the email against every rule.
+    pub(super) fn request(&self) -> Result<SendRequest<'_>, RequestError> {
+        let files = self.attachments.as_ref();
+        let attachments = files.map(|files| files.iter().map(File::draft).collect());
+        let parsed = SendRequest::parse(Draft { attachments, ..self.draft.clone() });
+        parsed.map_err(|error| match error {
+            RequestError::Invalid(error) => RequestError::Invalid(in_own_words(error)),
+            RequestError::UnsupportedTag => error,
+        })
+    }
+}
+
+/// The same error, with the field's name in this API.
+fn in_own_words(error: FieldError) -> FieldError {
+    let rest = error.field.as_ref().and_then(|field| field.strip_prefix(METADATA));
+    match rest.map(|rest| format!("tags{rest}")) {
+        Some(field) => FieldError { field: Some(field), ..error },
+        None => error,
+    }
+}
+
+impl<'t> File<'t> {
+    fn of(members: &'t Members<'_>) -> Result<Self, FieldError> {
+        let mut file = Self::default();
+        for (name, value) in members {
+            let name = name.shown();
+            match name {
+                "filename" => file.filename = string(name, value)?,
+                "content" => file.content = content(name, value)?,
+                "content_type" => file.content_type = string(name, value)?,
+                "content_id" => file.content_id = string(name, value)?,
+                "path" if *value == Json::Null => {}
+                "path" => {
+                    let rule = "files are not fetched: give the file's bytes as content";
+                    return Err(FieldError::new(name, rule));
+                }
+                _ => return Err(unknown(name, "member", &ATTACHMENT_MEMBERS)),
+            }
+        }
+        Ok(file)
+    }
+
+    fn draft(&self) -> AttachmentDraft<'_> {
+        AttachmentDraft {
+            filename: self.filename,
+            content: self.content.as_ref().map(|content| match content {
+                Content::Written(text) => *text,
+                Content::Encoded(text) => BodyText::Plain(text),
+            }),
+            content_type: self.content_type.map(without_utf8),
+            content_id: self.content_id,
+        }
+    }
+}
+
+/// A media type without the parameter that says the one charset which needs no word: some frameworks add
+/// it to each type of text.
+fn without_utf8(content_type: &str) -> &str {
+    match content_type.split_once(';') {
+        Some((bare, parameter))
+            if parameter.trim().to_ascii_lowercase().replace('"', "") == "charset=utf-8" =>
+        {
+            bare.trim_end()
+        }
+        _ => content_type,
+    }
+}
+
+/// A field that is none of an email's: refused, unless it is one of Resend's that is not set.
+fn refuse(name: &str, value: &Json<'_>) -> Result<(), FieldError> {
+    match REFUSED_FIELDS.iter().find(|(refused, _)| *refused == name) {
+        Some(_) if *value == Json::Null => Ok(()),
+        Some((_, reason)) => Err(FieldError::new(name, format!("is not supported; {reason}"))),
+        None => Err(unknown(name, "field", &FIELDS)),
+    }
+}
+
+/// Returns true for a header that says once more where replies go: some frameworks send both.
+fn repeats((name, value): (&str, &str), reply_to: &[&str]) -> bool {
+    if !name.eq_ignore_ascii_case("Reply-To") || reply_to.is_empty() {
+        return false;
+    }
+    let given = reply_to.iter().map(|text| Mailbox::parse(text).ok());
+    let given: Option<Vec<_>> =
+        given.map(|mailbox| Some(mailbox?.address().normalized())).collect();
+    let named = address_field::addresses(value.as_bytes());
+    given.is_some() && given == named
+}
+
+/// A string, or a list of strings.
+fn one_or_more<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, FieldError> {
+    let Json::Array(elements) = value else {
+        let expected = "a string or an array of strings";
+        return match value {
+            Json::Null | Json::String(_) => Ok(string(path, value)?.map(|one| vec![one])),
+            other => Err(wrong_type(path, expected, other)),
+        };
+    };
+    let text = |(index, element): (usize, &'t Json<'_>)| match element {
+        Json::String(text) => decoded(text, || format!("{path}[{index}]")),
+        other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
+    };
+    elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+}
+
+/// Tags, as a list or as one object of strings, as some frameworks send them.
+fn tags<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<StringMembers<'t>>, FieldError> {
+    let Json::Array(elements) = value else { return string_members(path, value) };
+    let mut tags: StringMembers<'t> = Vec::with_capacity(elements.len());
+    for (index, element) in elements.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let (name, value) = match element {
+            Json::Object(members) => tag(members).map_err(|error| error.within(&path))?,
+            other => return Err(wrong_type(&path, "an object", other)),
+        };
+        if tags.iter().any(|(other, _)| *other == name) {
+            return Err(FieldError::new(path, "has the name of an earlier tag"));
+        }
+        tags.push((name, value));
+    }
+    Ok(Some(tags))
+}
+
+/// A tag: `{"name":…,"value":…}`, or `{NAME: VALUE}`, as Symfony sends it.
+fn tag<'t>(members: &'t Members<'_>) -> Result<(&'t str, &'t str), FieldError> {
+    let (mut name, mut value) = (None, None);
+    for (member, given) in members {
+        match member.shown() {
+            "name" => name = string("name", given)?,
+            "value" => value = string("value", given)?,
+            other if members.len() == 1 => {
+                (name, value) = (Some(other), string(other, given)?);
+            }
+            other => return Err(unknown(other, "member", &TAG_MEMBERS)),
+        }
+    }
+    let required = |name: &str| FieldError::new(name, "is required");
+    Ok((name.ok_or_else(|| required("name"))?, value.ok_or_else(|| required("value"))?))
+}
+
+fn files<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<File<'t>>>, FieldError> {
+    let elements = match value {
+        Json::Null => return Ok(None),
+        Json::Array(elements) => elements,
+        other => return Err(wrong_type(path, "an array of objects", other)),
+    };
+    let one = |(index, element): (usize, &'t Json<'_>)| {
+        let path = || format!("{path}[{index}]");
+        match element {
+            Json::Object(members) => File::of(members).map_err(|error| error.within(&path())),
+            other => Err(wrong_type(&path(), "an object", other)),
+        }
+    };
+    elements.iter().enumerate().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+/// A file's bytes: base64, a list of bytes, or what Node makes of a `Buffer`.
+fn content<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Content<'t>>, FieldError> {
+    let member = |name: &str| match value {
+        Json::Object(members) if members.len() == 2 => {
+            members.iter().find(|(member, _)| member.shown() == name).map(|(_, value)| value)
+        }
+        _ => None,
+    };
+    let is_buffer = matches!(member("type"), Some(Json::String(kind)) if kind.shown() == "Buffer");
+    let of_buffer = member("data").filter(|_| is_buffer);
+    match of_buffer.unwrap_or(value) {
+        Json::Bytes(bytes) => Ok(Some(Content::Encoded(STANDARD.encode(bytes)))),
+        Json::Null | Json::String(_) => Ok(body_text(path, value)?.map(Content::Written)),
+        _ => Err(wrong_type(path, "base64 or a list of bytes", value)),
+    }
+}
+
+/// Which of the organisation's messages to list, from a request's query.
+#[derive(Debug, Default)]
+pub(super) struct ListQuery {
+    pub(super) filter: MessageFilter,
+    pub(super) limit: Option<usize>,
+}
+
+impl ListQuery {
+    /// Reads a query. The newest messages come first, so what follows a message is older.
+    pub(super) fn parse(query: &str) -> Result<Self, FieldError> {
+        let mut seen = BTreeSet::new();
+        let mut list = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "limit" => list.limit = Some(limit(&value)?),
+                "after" => list.filter.before = Some(message_id(&name, &value)?),
+                "before" => list.filter.after = Some(message_id(&name, &value)?),
+                _ => return Err(unknown(&name, "parameter", &PARAMETERS)),
+            }
+            if !seen.insert(name.clone()) {
+                return Err(FieldError::new(&*name, "is there twice"));
+            }
+        }
+        if list.filter.before.is_some() && list.filter.after.is_some() {
+            return Err(FieldError::new("before", "must not be given together with after"));
+        }
+        Ok(list)
+    }
+}
+
+/// The answer to a batch: the ids of those that are accepted, in their order, and of a permissive one
+/// the reasons why others are not.
+pub(super) fn accepted_batch(mode: BatchMode, answers: &[Result<Accepted, ApiError>]) -> Bytes {
+    #[derive(Serialize)]
+    struct Batch {
+        data: Vec<Id>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        errors: Option<Vec<Refused>>,
+    }
+    #[derive(Serialize)]
+    struct Id {
+        id: String,
+    }
+    #[derive(Serialize)]
+    struct Refused {
+        index: usize,
+        message: String,
+    }
+    let ids = answers.iter().filter_map(|answer| answer.as_ref().ok());
+    let refused = answers.iter().enumerate().filter_map(|(index, answer)| {
+        let error = answer.as_ref().err()?;
+        Some(Refused { index, message: error.answer().message.into_owned() })
+    });
+    to_json(&Batch {
+        data: ids.map(|accepted| Id { id: accepted.id().to_string() }).collect(),
+        errors: (mode == BatchMode::Partial).then(|| refused.collect()),
+    })
+}
+
+/// A message's record.
+pub(super) fn email(message: Message) -> Bytes {
+    to_json(&EmailView::new(message))
+}
+
+/// A page of records.
+pub(super) fn list(data: Vec<EmailView>, has_more: bool) -> Bytes {
+    #[derive(Serialize)]
+    struct List {
+        object: &'static str,
+        has_more: bool,
+        data: Vec<EmailView>,
+    }
+    page_to_json(&List { object: "list", has_more, data })
+}
+
+/// The answer to a cancellation.
+pub(super) fn cancelled(id: MessageId) -> Bytes {
+    #[derive(Serialize)]
+    struct Cancelled {
+        object: &'static str,
+        id: String,
+    }
+    to_json(&Cancelled { object: "email", id: id.to_string() })
+}
+
+#[cfg(test)]
+mod tests;
