@@ -215,7 +215,7 @@ fn configurations_on_pages_are_accepted() {
             pages_with_one.insert(page.file_name().unwrap().to_str().unwrap().to_owned());
         }
     }
-    for page in ["deployment.md", "smtp.md"] {
+    for page in ["deployment.md", "resend.md", "smtp.md"] {
         assert!(pages_with_one.contains(page), "{pages_with_one:?}");
     }
 }
@@ -635,6 +635,27 @@ fn the_api_page_has_what_the_openapi_document_has() {
     assert_eq!(names("docs/following.md", "## The feed", 0), types);
     let details = keys(&schema("EventDetail")["properties"]);
     assert_eq!(names("docs/events.md", "## Read the events of a message", 0), details);
+}
+
+#[test]
+fn the_page_for_resends_clients_has_what_their_document_has() {
+    const PAGE: &str = "docs/resend.md";
+    let document: Value = serde_json::from_str(&read("src/resend_api/openapi.json")).unwrap();
+    let schema = |name: &str| &document["components"]["schemas"][name];
+    assert_eq!(names(PAGE, "## `last_event`", 1), strings(&schema("LastEvent")["enum"]));
+    let errors = strings(&schema("Error")["properties"]["name"]["enum"]);
+    assert_eq!(names(PAGE, "## Errors", 1), errors);
+    let paths = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().keys();
+        methods.map(move |method| format!("{} {path}", method.to_ascii_uppercase()))
+    });
+    let taken = section(PAGE, "## What it takes");
+    for path in paths {
+        assert!(taken.contains(&format!("| `{path}` |")), "{path}");
+    }
+    for field in keys(&schema("Email")["properties"]) {
+        assert!(taken.contains(&format!("`{field}`")), "{field}");
+    }
 }
 
 #[test]

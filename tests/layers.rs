@@ -12,7 +12,7 @@ use std::fs;
 use pillarbox::tasks::Task;
 
 /// Lower modules and crates that a module must not name.
-const CLOSED: [(&str, &[&str]); 9] = [
+const CLOSED: [(&str, &[&str]); 10] = [
     ("alerts", &["config", "crate::http", "ses", "simulator"]),
     ("api", &["config", "dispatch", "ses", "tokio"]),
     ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),

@@ -15,6 +15,8 @@ const EXAMPLES: &str = if cfg!(feature = "long") { "1000" } else { "50" };
 /// The service on its own simulator.
 struct Dev {
     base: String,
+    /// The same in Resend's shape.
+    resend: String,
     key: String,
     directory: TempDir,
     _process: DevProcess,
@@ -23,8 +25,9 @@ struct Dev {
 impl Dev {
     fn start() -> Self {
         let mut process = DevProcess::start(&[]);
-        let (base, key) = (process.told("address"), process.told("API key"));
-        Self { base, key, directory: tempfile::tempdir().unwrap(), _process: process }
+        let (base, resend) = (process.told("address"), process.told("Resend"));
+        let key = process.told("API key");
+        Self { base, resend, key, directory: tempfile::tempdir().unwrap(), _process: process }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -52,11 +55,21 @@ fn done(command: &mut Command) -> Output {
 #[test]
 fn the_service_is_what_its_document_says() {
     let dev = Dev::start();
+    hold_against_its_document(&dev, &dev.base);
+}
+
+#[test]
+fn the_api_in_resends_shape_is_what_its_document_says() {
+    let dev = Dev::start();
+    hold_against_its_document(&dev, &dev.resend);
+}
+
+fn hold_against_its_document(dev: &Dev, base: &str) {
     // Whether a domain is verified, or an address valid, no schema says: what conforms may be
     // refused all the same.
     let output = done(
         Command::new("schemathesis")
-            .args(["run", &format!("{}/openapi.json", dev.base), "--no-color"])
+            .args(["run", &format!("{base}/openapi.json"), "--no-color"])
             .args(["--header", &format!("Authorization: Bearer {}", dev.key)])
             .args(["--checks", "all", "--exclude-checks", "positive_data_acceptance"])
             .args(["--max-examples", EXAMPLES, "--continue-on-failure"])
