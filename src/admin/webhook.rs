@@ -10,7 +10,7 @@ use crate::admin::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
-use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes, NotAFeedEventType};
+use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
@@ -495,9 +495,10 @@ fn read_types(names: &[String], format: WebhookFormat) -> Result<FeedTypes, Refu
         };
         let before = types.len();
         types.extend(FeedEventType::ALL.into_iter().filter(is_named));
-        if types.len() == before {
-            let problem = format!("{name:?} is not a type of events: it {NotAFeedEventType}");
-            return Err(Refusal::new(problem));
+        if types.len() == before
+            && let Err(rule) = name.parse::<FeedEventType>()
+        {
+            return Err(Refusal::new(format!("{name:?} is not a type of events: it {rule}")));
         }
     }
     Ok(types.into_iter().collect())

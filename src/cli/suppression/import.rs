@@ -70,7 +70,9 @@ type Placed = (u64, ImportRow);
 pub(in crate::cli) async fn import(session: &Session, given: Import) -> Result<String, CliError> {
     if let Some(scope) = &given.scope {
         // An organisation that is not there is one fault, and not one of each row.
-        session.call(SuppressionList { scope: Some(scope.clone()), after: None }).await?;
+        session
+            .call(SuppressionList { scope: Some(scope.clone()), after: None, search: None })
+            .await?;
     }
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let mut list = List::open(&given.file, given.strict).map_err(failed)?;

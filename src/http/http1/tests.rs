@@ -24,7 +24,8 @@ async fn answers(bytes: &[u8]) -> String {
     client.write_all(bytes).await.unwrap();
     client.shutdown().await.unwrap();
     let mut read = Vec::new();
-    let both = async { tokio::join!(serve(server, &shared, None, None), client.read_to_end(&mut read)) };
+    let both =
+        async { tokio::join!(serve(server, &shared, None, None), client.read_to_end(&mut read)) };
     tokio::time::timeout(Duration::from_mins(10), both).await.expect("an end").1.unwrap();
     String::from_utf8(read).unwrap()
 }

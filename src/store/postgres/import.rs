@@ -145,7 +145,10 @@ impl Import {
         let Facts { counters, id_lead, feed_id, time_record, made_by_dev, key_uses, .. } = facts;
         let (id_lead, feed_id) = (bigint(id_lead), feed_id.cast_signed());
         self.connection
-            .execute(FACTS, &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_WEBHOOK_FORMATS])
+            .execute(
+                FACTS,
+                &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_WEBHOOK_FORMATS],
+            )
             .await?;
         for (counter, value) in counters {
             self.run(&set_counter(counter, value)).await?;

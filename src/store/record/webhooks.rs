@@ -258,8 +258,7 @@ mod tests {
         }
         assert_eq!(rotated.replaced.len(), MAX_SIGNING_SECRETS - 1);
         let of_resend = Webhook { format: WebhookFormat::Resend, ..plain.clone() };
-        let rows =
-            [(1, plain), (1, full), (WITH_MORE, of_resend), (WITH_MORE, rotated)];
+        let rows = [(1, plain), (1, full), (WITH_MORE, of_resend), (WITH_MORE, rotated)];
         for (version, webhook) in rows {
             let row = encode_webhook(&webhook);
             assert_eq!(row[0], version, "versions before read what they can hold");
