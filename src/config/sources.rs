@@ -69,7 +69,7 @@ const REMOVED: [(&str, &str); 2] =
 const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
                              ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "tls",
     "smtp",
     "resend_api",

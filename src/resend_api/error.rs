@@ -68,6 +68,7 @@ fn kind(error: &ApiError, key: KeyGiven) -> (StatusCode, &'static str) {
         ApiError::Validation(error) => field_kind(status, error),
         ApiError::InvalidJson { .. }
         | ApiError::UnsupportedMediaType
+        | ApiError::EncodedBody
         | ApiError::UnsupportedTag { .. }
         | ApiError::Suppressed { .. } => (status, "validation_error"),
         ApiError::UnverifiedDomain { .. } => (StatusCode::FORBIDDEN, "validation_error"),

@@ -133,7 +133,7 @@ impl PostgresStore {
             }
             match order {
                 Order::NewestFirst => end = last.map_or(end, uuid_of),
-                Order::OldestFirst => first = last.map_or(first, |last| uuid_of(last.next())),
+                Order::OldestFirst => first = last.map_or(first, |last| uuid_of(last.successor())),
             }
             // Of a page that is full, all that is left to know is whether there are more.
             step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
