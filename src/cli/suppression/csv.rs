@@ -14,8 +14,8 @@ use crate::domain::time::Timestamp;
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
 /// Names of the columns, without spaces and in lower case, the first that there is: those of SES (SES
-/// v2 API reference, `SuppressedDestinationSummary`) and of other programs, such as SendGrid, Mailgun,
-/// Postmark, SparkPost and Mailchimp, whose `Address` is where a person lives.
+/// v2 API reference, `SuppressedDestinationSummary`) and of programs such as `SendGrid`, Mailgun,
+/// Postmark, `SparkPost` and Mailchimp, whose `Address` is where a person lives.
 const NAMES: [&[&str]; HEAD.len()] = [
     &[
         "emailaddress",

@@ -360,7 +360,7 @@ impl<R: Read> Rows<R> {
         }
         // Every line of the text ends in a line feed.
         let bytes = self.record.as_slice();
-        let lines = 1 + bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let lines = bytes.split(|byte| *byte == b'\n').count() as u64;
         let line = self.reader.position().line() - lines + self.skipped;
         let row = self.columns.decoded(&self.record);
         let row = row.and_then(|record| self.columns.read(&record, given.scope.as_ref()));

@@ -5,13 +5,12 @@
 
 use std::io::{self, Read};
 
-use encoding_rs::{Decoder, UTF_16BE, UTF_16LE};
+use encoding_rs::{Decoder, Encoding, UTF_16BE, UTF_16LE};
 
 /// How much is read at one time, in bytes, and how long a first line may be.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Before UTF-16, if anything is.
-const MARKS: [(&[u8], &encoding_rs::Encoding); 2] =
-    [(&[0xff, 0xfe], UTF_16LE), (&[0xfe, 0xff], UTF_16BE)];
+const MARKS: [(&[u8], &Encoding); 2] = [(&[0xff, 0xfe], UTF_16LE), (&[0xfe, 0xff], UTF_16BE)];
 const UTF_8_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// Beginnings of files that are no lists, and what to do about them.
 const NO_LISTS: [(&[u8], &str); 8] = [
@@ -32,7 +31,7 @@ pub(super) struct Text<R> {
     from: R,
     /// Of UTF-16.
     decoder: Option<Decoder>,
-    text: Vec<u8>,
+    content: Vec<u8>,
     /// How much of it has been read.
     at: usize,
     /// Whether the last byte was a carriage return, whose line has ended: a line feed belongs to it.
@@ -64,7 +63,7 @@ impl<R: Read> Text<R> {
         let mut text = Self {
             from,
             decoder: None,
-            text: Vec::new(),
+            content: Vec::new(),
             at: 0,
             after_return: false,
             is_in_line: false,
@@ -75,7 +74,7 @@ impl<R: Read> Text<R> {
         let begins = |(mark, _): &(&[u8], _)| bytes.starts_with(mark);
         let encoding = MARKS.into_iter().find(begins).map(|(_, encoding)| encoding);
         let encoding = encoding.or_else(|| of_zeros(bytes));
-        text.decoder = encoding.map(|encoding| encoding.new_decoder_with_bom_removal());
+        text.decoder = encoding.map(Encoding::new_decoder_with_bom_removal);
         if text.decoder.is_none() {
             let begun = bytes.trim_ascii_start();
             if let Some((_, cause)) = NO_LISTS.iter().find(|(mark, _)| begun.starts_with(mark)) {
@@ -84,7 +83,7 @@ impl<R: Read> Text<R> {
         }
         text.taken = first.len() as u64;
         text.add(bytes);
-        if text.text.contains(&0) {
+        if text.content.contains(&0) {
             return Err(NoList::Cause("it is not text; export the list as CSV"));
         }
         Ok(text)
@@ -92,14 +91,14 @@ impl<R: Read> Text<R> {
 
     /// The first line that is not empty, as far as [`CHUNK_BYTES`] reach; it stays to be read.
     pub(super) fn first_line(&self) -> &[u8] {
-        let mut lines = self.text[self.at..].split(|byte| *byte == b'\n');
+        let mut lines = self.content[self.at..].split(|byte| *byte == b'\n');
         lines.find(|line| !line.is_empty()).unwrap_or_default()
     }
 
     /// Skips the first line.
     pub(super) fn skip_line(&mut self) {
-        let end = self.text[self.at..].iter().position(|byte| *byte == b'\n');
-        self.at = end.map_or(self.text.len(), |end| self.at + end + 1);
+        let end = self.content[self.at..].iter().position(|byte| *byte == b'\n');
+        self.at = end.map_or(self.content.len(), |end| self.at + end + 1);
     }
 
     /// How many bytes have been read from below.
@@ -108,7 +107,7 @@ impl<R: Read> Text<R> {
     }
 
     fn fill(&mut self) -> io::Result<()> {
-        self.text.clear();
+        self.content.clear();
         self.at = 0;
         let mut bytes = Vec::with_capacity(CHUNK_BYTES);
         self.from.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut bytes)?;
@@ -116,7 +115,7 @@ impl<R: Read> Text<R> {
         self.has_ended = bytes.is_empty();
         self.add(&bytes);
         if self.has_ended && self.is_in_line {
-            self.text.push(b'\n');
+            self.content.push(b'\n');
         }
         Ok(())
     }
@@ -137,16 +136,16 @@ impl<R: Read> Text<R> {
             let belongs = std::mem::replace(&mut self.after_return, byte == b'\r');
             match byte {
                 b'\n' if belongs => {}
-                b'\r' => self.text.push(b'\n'),
-                byte => self.text.push(byte),
+                b'\r' => self.content.push(b'\n'),
+                byte => self.content.push(byte),
             }
         }
-        self.is_in_line = self.text.last().map_or(self.is_in_line, |byte| *byte != b'\n');
+        self.is_in_line = self.content.last().map_or(self.is_in_line, |byte| *byte != b'\n');
     }
 }
 
 /// UTF-16 without a mark: every other byte of ASCII is a zero.
-fn of_zeros(bytes: &[u8]) -> Option<&'static encoding_rs::Encoding> {
+fn of_zeros(bytes: &[u8]) -> Option<&'static Encoding> {
     match bytes.first_chunk::<4>()?.map(|byte| byte == 0) {
         [true, false, true, false] => Some(UTF_16BE),
         [false, true, false, true] => Some(UTF_16LE),
@@ -156,11 +155,11 @@ fn of_zeros(bytes: &[u8]) -> Option<&'static encoding_rs::Encoding> {
 
 impl<R: Read> Read for Text<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.text.len() && !self.has_ended {
+        while self.at == self.content.len() && !self.has_ended {
             self.fill()?;
         }
-        let length = out.len().min(self.text.len() - self.at);
-        out[..length].copy_from_slice(&self.text[self.at..self.at + length]);
+        let length = out.len().min(self.content.len() - self.at);
+        out[..length].copy_from_slice(&self.content[self.at..self.at + length]);
         self.at += length;
         Ok(length)
     }
