@@ -190,8 +190,8 @@ async fn a_list_of_many_requests_is_taken_in_whole_and_given_out_whole() {
 async fn a_reader_that_has_enough_ends_an_export_quietly() {
     let lists = Lists::new().await;
     // More than all buffers on the way hold.
-    let rows: String = (0..8_000).map(|n| format!("user{n:05}@example.org\n")).collect();
-    assert_eq!(lists.import(&["--org", "acme"], &rows).code, 0);
+    let rows: Vec<_> = (0..8_000).map(|n| format!("user{n:05}@example.org\n")).collect();
+    assert_eq!(lists.import(&["--org", "acme"], &rows.concat()).code, 0);
     let mut command = kit::pillarbox(&["suppression", "export", "-", "--config"]);
     command.arg(lists.path("pillarbox.toml"));
     let mut export = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
