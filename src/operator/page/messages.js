@@ -274,7 +274,7 @@ function showFresh() {
 
 function messageRow(message) {
   const row = element("tr", null, { "data-id": message.id });
-  const open = link(message.subject, messageAddress(message.id), { class: "whole", "aria-label": `${message.outcome}: ${message.subject}, to ${recipients(message.to)}, ${localTime(message.createdAt)}` });
+  const open = link(message.subject, messageAddress(message.id), { class: "whole" });
   const outcome = cell("outcome", outcomeMark(message.outcome));
   if (message.error) outcome.append(" ", element("span", message.error.code, { class: "faint" }));
   const to = link(recipients(message.to), messageAddress(message.id), { tabindex: "-1", class: "quiet" });

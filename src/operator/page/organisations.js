@@ -72,7 +72,7 @@ export function follow(state) {
 async function countDay(until, changes) {
   const pause = Math.max(REFRESH_MILLIS, 10 * counter.millis);
   if (counted.isCounting || (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause))) return;
-  const filter = { from: new Date(until - DAY_MILLIS).toISOString(), until: new Date(until).toISOString() };
+  const filter = { from: new Date(until - DAY_MILLIS).toISOString(), until: new Date(until + 1).toISOString() };
   const mine = { filter, changes, isCounting: true, at: 0 };
   counted = mine;
   try {

@@ -110,12 +110,12 @@ export function follow(state) {
   countRange(state.sample.at, `${state.changes} ${state.queue.messages}`);
 }
 
-// Counts the range's messages up to an instant, unless nothing has changed, or it was just done.
+// Counts the range's messages up to an instant and with it, unless nothing has changed, or it was just done.
 async function countRange(until, changes) {
   if (span === null || counted.isCounting) return;
   const pause = Math.max(RANGES[range].refresh * 1000, COUNT_PART * counter.millis);
   if (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause)) return;
-  const mine = { isCounting: true, changes, filter: { from: span, until: new Date(until).toISOString() } };
+  const mine = { isCounting: true, changes, filter: { from: span, until: new Date(until + 1).toISOString() } };
   counted = mine;
   try {
     await counter.count(mine.filter, Infinity, counter.isComplete);
