@@ -2,7 +2,7 @@
 
 import { ago, copied, copyButton, element, field, find, link, when } from "/nodes.js";
 import { OUTCOMES, outcomeMark, outcomeOfEvent } from "/outcomes.js";
-import { address } from "/router.js";
+import { address, leadsOn } from "/router.js";
 import { read, report } from "/session.js";
 import { DELIVERY_TONES } from "/webhooks.js";
 
@@ -19,7 +19,7 @@ export function show(place, before) {
   find("message-fields").replaceChildren();
   find("timeline").replaceChildren();
   find("message").dataset.title = "Message";
-  if (before?.tab === "messages") find("message-back").href = before.address;
+  if (before?.tab === "messages") find("message-back").href = leadsOn(before.address) ? "#/messages" : before.address;
   refresh();
 }
 

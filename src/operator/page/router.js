@@ -23,10 +23,17 @@ export function go(to) {
   location.hash = to;
 }
 
+// The place that led on by itself last.
+let left = null;
+
 // As go, but the place before is not kept: nobody wants to go back to a search that led on.
 export function goOn(to) {
+  left = location.hash;
   location.replace(to);
 }
+
+// Returns whether a place leads on by itself, so that no link may lead back to it.
+export const leadsOn = (from) => from === left;
 
 function decoded(id) {
   try {

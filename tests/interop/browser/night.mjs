@@ -61,6 +61,7 @@ for (const text of [late, late.toUpperCase(), late.slice(0, 16), shown.sesMessag
   await tab(page, "Overview");
   await find(text);
   await page.locator("#message-title").getByText("Late invoice 1815").waitFor();
+  assert.equal(await page.locator("#message-back").getAttribute("href"), "#/messages");
   // Back leads to where the search was begun, and not to the search again.
   await page.goBack();
   await page.locator("#overview").waitFor();
