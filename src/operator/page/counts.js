@@ -6,7 +6,7 @@ import { read } from "/session.js";
 export class Counter {
   // `told()` is called after each part. `total` is null before the first.
   constructor(told) {
-    Object.assign(this, { told, turn: 0, total: null, isComplete: false, at: null, millis: 0, counts: {} });
+    Object.assign(this, { told, turn: 0, total: null, isComplete: false, at: null, millis: 0, counts: {}, filter: {} });
   }
 
   stop() {
@@ -36,7 +36,7 @@ export class Counter {
       looked += page.looked_at;
       before = page.next;
       const isComplete = !before;
-      if (isComplete || !isQuiet) Object.assign(this, { total, counts, at, isComplete, millis: performance.now() - began });
+      if (isComplete || !isQuiet) Object.assign(this, { filter, total, counts, at, isComplete, millis: performance.now() - began });
       this.told();
     } while (before && looked < most);
   }

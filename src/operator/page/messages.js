@@ -149,6 +149,7 @@ async function look(wanted) {
   const mine = ++turn;
   isLooking = true;
   if (shown.length === 0) fill(table, [emptyRow(5, "Looking…")]);
+  tell();
   try {
     do {
       const page = await ask(next);

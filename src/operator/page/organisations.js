@@ -20,7 +20,7 @@ let shares = new Map();
 let limits = null;
 let id = null;
 let readAt = 0;
-let counted = { filter: null, changes: null, isCounting: false, at: 0 };
+let counted = { changes: null, isCounting: false, at: 0 };
 
 const counter = new Counter(() => {
   if (!counter.isComplete) return;
@@ -53,7 +53,7 @@ export function show(place) {
 
 export function hide() {
   counter.stop();
-  counted = { filter: null, changes: null, isCounting: false, at: 0 };
+  counted = { changes: null, isCounting: false, at: 0 };
 }
 
 export function follow(state) {
@@ -73,7 +73,7 @@ async function countDay(until, changes) {
   const pause = Math.max(REFRESH_MILLIS, 10 * counter.millis);
   if (counted.isCounting || (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause))) return;
   const filter = { from: new Date(until - DAY_MILLIS).toISOString(), until: new Date(until + 1).toISOString() };
-  const mine = { filter, changes, isCounting: true, at: 0 };
+  const mine = { changes, isCounting: true, at: 0 };
   counted = mine;
   try {
     await counter.count(filter, Infinity, counter.isComplete);
@@ -122,7 +122,7 @@ function draw(one, webhooks) {
 
 function drawTiles() {
   const outcomes = counter.outcomes(id);
-  const to = (more) => address("messages", { ...more, organisation: id, ...counted.filter });
+  const to = (more) => address("messages", { ...more, organisation: id, ...counter.filter });
   showTiles(find("organisation-tiles"), [
     ["accepted", "last 24 hours", count(sum(outcomes)), to({})],
     ...OUTCOMES_SHOWN.map((outcome) => [outcome === "sent" ? "sent, no event" : outcome, "last 24 hours", count(outcomes[outcome] ?? 0), to({ outcome })]),
@@ -146,7 +146,7 @@ function row({ name, test, paused, limits: own, keyCount, lastUsedAt, domainCoun
   const outcomes = counter.outcomes(name);
   for (const one of COUNTED) {
     const value = one === "accepted" ? sum(outcomes) : outcomes[one] ?? 0;
-    const to = address("messages", { organisation: name, outcome: one === "accepted" ? null : one, ...counted.filter });
+    const to = address("messages", { organisation: name, outcome: one === "accepted" ? null : one, ...counter.filter });
     found.append(cell("number", counter.total === null ? "…" : link(count(value), to, { "aria-label": `${count(value)} ${one} of ${name}: show these messages` })));
   }
   const { hardBounces = 0, complaints = 0, recipients = 0 } = shares.get(name) ?? {};

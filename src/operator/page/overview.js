@@ -115,10 +115,10 @@ async function countRange(until, changes) {
   if (span === null || counted.isCounting) return;
   const pause = Math.max(RANGES[range].refresh * 1000, COUNT_PART * counter.millis);
   if (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause)) return;
-  const mine = { isCounting: true, changes, filter: { from: span, until: new Date(until + 1).toISOString() } };
+  const mine = { isCounting: true, changes };
   counted = mine;
   try {
-    await counter.count(mine.filter, Infinity, counter.isComplete);
+    await counter.count({ from: span, until: new Date(until + 1).toISOString() }, Infinity, counter.isComplete);
   } catch (error) {
     report(error, find("overview-note"));
   }
@@ -197,8 +197,7 @@ export function showTiles(list, tiles) {
 function showCounts() {
   if (counter.total === null || place().tab !== "overview") return;
   const sums = counter.outcomes(organisation);
-  const filter = counted.filter;
-  const to = (more) => address("messages", { ...more, organisation, ...filter });
+  const to = (more) => address("messages", { ...more, organisation, ...counter.filter });
   const all = Object.values(sums).reduce((sum, one) => sum + one, 0);
   const sent = Object.entries(sums).reduce((sum, [outcome, one]) => sum + (UNSENT.includes(outcome) ? 0 : one), 0);
   const period = `last ${RANGES[range].name}`;
