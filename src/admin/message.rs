@@ -34,7 +34,9 @@ pub(super) const MAX_LISTED: u64 = 100_000;
 /// The most messages that one call cancels by their ids.
 pub const MAX_MESSAGES: usize = 1_000;
 /// The longest text that is searched for, in characters.
-const MAX_SEARCH_CHARS: usize = 256;
+const MAX_SEARCH_CHARS: usize = 200;
+/// The same of a text that may be an idempotency key.
+const MAX_KEY_CHARS: usize = 256;
 /// The most organisations that are asked for an idempotency key.
 const MAX_ORGANISATIONS_ASKED: usize = 1_000;
 
@@ -324,9 +326,15 @@ impl Admin {
     }
 
     fn filter(&self, call: &MessageList) -> Result<MessageFilter, Refusal> {
-        let subject = call.subject.as_deref().map(short).transpose()?.unwrap_or_default();
-        let recipient = call.recipient.as_deref().map(short).transpose()?;
-        let search = call.search.as_deref().map(short).transpose()?;
+        let subject = call
+            .subject
+            .as_deref()
+            .map(|text| short(text, MAX_SEARCH_CHARS))
+            .transpose()?
+            .unwrap_or_default();
+        let recipient =
+            call.recipient.as_deref().map(|text| short(text, MAX_SEARCH_CHARS)).transpose()?;
+        let search = call.search.as_deref().map(|text| short(text, MAX_KEY_CHARS)).transpose()?;
         let status = |text| one_of(text, "a status", Status::ALL, Status::as_str);
         let outcome =
             |text| one_of(text, "an outcome", MessageOutcome::ALL, MessageOutcome::as_str);
@@ -374,10 +382,10 @@ pub(super) fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'stat
 }
 
 /// Returns a text that is to be searched for, if it is short enough.
-fn short(text: &str) -> Result<&str, Refusal> {
-    if text.chars().count() > MAX_SEARCH_CHARS {
+fn short(text: &str, max: usize) -> Result<&str, Refusal> {
+    if text.chars().count() > max {
         return Err(Refusal::new(format!(
-            "a text to search for has at most {MAX_SEARCH_CHARS} characters; give a part of it"
+            "a text to search for has at most {max} characters; give a part of it"
         )));
     }
     Ok(text)
