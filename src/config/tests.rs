@@ -58,7 +58,8 @@ fn example_in_full() -> String {
     let switched_on = |line: &str| {
         let key = line.strip_prefix("# ")?;
         let (name, _) = key.split_once(" = ")?;
-        KEYS.iter().any(|known| known.ends_with(&format!(".{name}"))).then(|| key.to_owned())
+        let is_key = |known: &&str| *known == name || known.ends_with(&format!(".{name}"));
+        KEYS.iter().any(is_key).then(|| key.to_owned())
     };
     EXAMPLE
         .lines()
@@ -82,8 +83,14 @@ fn the_example_names_every_key() {
         assert!(value.is_some(), "{key}");
     }
     let (_directory, secret) = written(SECRET);
-    let secret = [("PILLARBOX_ALERTS__SECRET_FILE", secret.to_str().unwrap())];
-    let config = load(&example_in_full(), &secret).unwrap();
+    let secret = secret.to_str().unwrap();
+    let variables = [
+        ("PILLARBOX_ALERTS__SECRET_FILE", secret),
+        ("PILLARBOX_OPERATOR_PASSWORD_FILE", secret),
+        ("PILLARBOX_OPERATOR_TRUSTED_PROXIES", "10.0.0.0/8"),
+    ];
+    let config = load(&example_in_full(), &variables).unwrap();
+    assert_eq!(config.operator_sign_in.user_header.unwrap(), "x-forwarded-user");
     assert_eq!(config.ses.endpoint.unwrap(), "http://127.0.0.1:9100");
     assert_eq!(config.ses.configuration_set.unwrap(), "pillarbox");
     assert_eq!(config.ses.events.queue_url.unwrap().path(), "/123456789012/pillarbox");

@@ -303,7 +303,8 @@ fn a_pause_is_a_notice_and_an_hour_before_its_messages_end_a_warning() {
     let at = |left| Some(now.plus(left));
     assert_eq!(told(at(ENDS_SOON + Duration::from_millis(1))).len(), 1);
     let both = told(at(ENDS_SOON));
-    assert_eq!((&*both[1].code, both[1].severity), ("paused_messages_end", Warning));
+    assert_eq!((&*both[0].code, both[0].severity), ("paused_messages_end", Warning));
+    assert_eq!((&*both[1].code, both[1].severity), ("paused_by_operator", Notice));
 }
 
 #[test]
