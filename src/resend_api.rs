@@ -18,6 +18,7 @@ use crate::api::{self, Api, Inner};
 use crate::domain::id::KeyId;
 use crate::domain::message::{Failure, FailureCode, Message};
 use crate::domain::organisation::{Organisation, Scope};
+use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{FieldError, IdempotencyKey, batch_key};
 use crate::domain::search::MessageFilter;
 use crate::http::refusal_log::AnsweredTo;
@@ -30,7 +31,7 @@ use crate::store::{BatchMode, Client};
 use crate::views::resend::EmailView;
 
 use error::KeyGiven;
-use wire::{BatchDocument, Email, EmailDocument, ListQuery};
+use wire::{BatchDocument, EmailDocument, ListQuery};
 
 mod error;
 mod wire;
@@ -198,7 +199,7 @@ impl ResendApi {
             }
             (Endpoint::Email(text), &Method::GET) => {
                 let (message, _) = self.inner.current(&organisation, text).await?;
-                self.inner.counted(&organisation, wire::email(message))
+                self.inner.counted(&organisation, wire::record(message))
             }
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
@@ -216,8 +217,7 @@ impl ResendApi {
         let body = self.inner.read_body(organisation, body).await?;
         let prepared = {
             let document = EmailDocument::parse(&body)?;
-            let email = document.email()?;
-            let mut request = email.request()?;
+            let mut request = wire::request(document.draft()?)?;
             if let Some(key) = idempotency_key {
                 request = request.identified_by(key);
             }
@@ -241,12 +241,12 @@ impl ResendApi {
         let body = self.inner.read_body(organisation, body).await?;
         let prepared = {
             let document = BatchDocument::parse(&body)?;
-            let emails: Vec<Result<Email<'_>, FieldError>> = document.emails()?.collect();
-            let keys = (0..emails.len()).map(|index| Some(batch_key(idempotency_key?, index)));
-            let keys: Vec<_> = keys.collect();
-            let requests = emails.iter().zip(&keys).map(|(email, key)| {
-                let request = email.as_ref().map_err(Clone::clone)?.request()?;
-                Ok(match key {
+            let drafts = document.drafts()?;
+            let keys = idempotency_key.map(|key| (0..MAX_BATCH).map(move |n| batch_key(key, n)));
+            let keys: Vec<_> = keys.into_iter().flatten().collect();
+            let requests = drafts.enumerate().map(|(index, draft)| {
+                let request = wire::request(draft?)?;
+                Ok(match keys.get(index) {
                     Some(key) => request.identified_by(key.as_key()),
                     None => request,
                 })

@@ -10,6 +10,8 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use memchr::{memchr, memchr2};
 
 use crate::api::error::{MAX_ECHO_CHARS, clip};
@@ -51,8 +53,9 @@ pub enum Json<'a> {
     String(JsonString<'a>),
     /// An array; of a long one, the first elements.
     Array(Vec<Json<'a>>),
-    /// A list of numbers from 0 to 255, of any length: bytes. Only if the reader asks for such lists.
-    Bytes(Box<[u8]>),
+    /// A list of numbers from 0 to 255, of any length: bytes, in base64 (RFC 4648, section 4). Only if the
+    /// reader asks for such lists.
+    Bytes(String),
     /// An object, in the order given, every key different.
     Object(Vec<(JsonString<'a>, Json<'a>)>),
     /// A value of a document that has too many of them: well-formed and not kept.
@@ -319,7 +322,7 @@ impl<'a> Parser<'a> {
                     bytes.push(u8::try_from(number).ok()?);
                     if b == b']' {
                         self.at += index + 2;
-                        return Some(Json::Bytes(bytes.into()));
+                        return Some(Json::Bytes(STANDARD.encode(bytes)));
                     }
                     (number, digits, is_over) = (0, 0, false);
                 }

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -72,8 +70,8 @@ impl<'a> EmailDocument<'a> {
     }
 
     /// The fields, with no rule checked but their names and types.
-    pub(super) fn email(&self) -> Result<Email<'_>, FieldError> {
-        Email::of(&self.0)
+    pub(super) fn draft(&self) -> Result<Draft<'_>, FieldError> {
+        email(&self.0)
     }
 }
 
@@ -87,10 +85,10 @@ impl<'a> BatchDocument<'a> {
         json::parse(body, Form::ArrayWithBytes).map(Self)
     }
 
-    /// The emails, in the order given.
-    pub(super) fn emails(
+    /// The fields of each email, in the order given.
+    pub(super) fn drafts(
         &self,
-    ) -> Result<impl Iterator<Item = Result<Email<'_>, FieldError>>, FieldError> {
+    ) -> Result<impl Iterator<Item = Result<Draft<'_>, FieldError>>, FieldError> {
         let elements = match &self.0 {
             Json::Array(elements) => elements.as_slice(),
             other => return Err(wrong_type("emails", "an array of objects", other)),
@@ -99,76 +97,46 @@ impl<'a> BatchDocument<'a> {
             let rule = format!("must have 1 to {MAX_BATCH} entries");
             return Err(FieldError::new("emails", rule));
         }
-        Ok(elements.iter().map(Email::of))
+        Ok(elements.iter().map(email))
     }
 }
 
-/// The fields of an email as they are read: a draft borrows from them.
-#[derive(Debug, Default)]
-pub(super) struct Email<'t> {
-    draft: Draft<'t>,
-    attachments: Option<Vec<File<'t>>>,
-}
-
-/// An attachment as it is read.
-#[derive(Debug, Default)]
-struct File<'t> {
-    filename: Option<&'t str>,
-    content: Option<Content<'t>>,
-    content_type: Option<&'t str>,
-    content_id: Option<&'t str>,
-}
-
-/// A file's bytes in base64.
-#[derive(Debug)]
-enum Content<'t> {
-    Written(BodyText<'t>),
-    /// Written here, of a list of bytes.
-    Encoded(String),
-}
-
-impl<'t> Email<'t> {
-    fn of(value: &'t Json<'_>) -> Result<Self, FieldError> {
-        let Json::Object(members) = value else {
-            return Err(FieldError { field: None, rule: not_type("an object", value) });
-        };
-        let mut email = Self::default();
-        let draft = &mut email.draft;
-        draft.header_policy = HeaderPolicy::Submission;
-        for (name, value) in members {
-            let name = name.shown();
-            match name {
-                "from" => draft.from = string(name, value)?,
-                "to" => draft.to = one_or_more(name, value)?,
-                "cc" => draft.cc = one_or_more(name, value)?,
-                "bcc" => draft.bcc = one_or_more(name, value)?,
-                "reply_to" => draft.reply_to = one_or_more(name, value)?.unwrap_or_default(),
-                "subject" => draft.subject = string(name, value)?,
-                "html" => draft.html = body_text(name, value)?,
-                "text" => draft.text = body_text(name, value)?,
-                "headers" => draft.headers = string_members(name, value)?,
-                "attachments" => email.attachments = files(name, value)?,
-                "tags" => draft.metadata = tags(name, value)?,
-                _ => refuse(name, value)?,
-            }
+/// The fields of an email, with no rule checked but their names and types.
+fn email<'t>(value: &'t Json<'_>) -> Result<Draft<'t>, FieldError> {
+    let Json::Object(members) = value else {
+        return Err(FieldError { field: None, rule: not_type("an object", value) });
+    };
+    let mut draft = Draft { header_policy: HeaderPolicy::Submission, ..Draft::default() };
+    for (name, value) in members {
+        let name = name.shown();
+        match name {
+            "from" => draft.from = string(name, value)?,
+            "to" => draft.to = one_or_more(name, value)?,
+            "cc" => draft.cc = one_or_more(name, value)?,
+            "bcc" => draft.bcc = one_or_more(name, value)?,
+            "reply_to" => draft.reply_to = one_or_more(name, value)?.unwrap_or_default(),
+            "subject" => draft.subject = string(name, value)?,
+            "html" => draft.html = body_text(name, value)?,
+            "text" => draft.text = body_text(name, value)?,
+            "headers" => draft.headers = string_members(name, value)?,
+            "attachments" => draft.attachments = files(name, value)?,
+            "tags" => draft.metadata = tags(name, value)?,
+            _ => refuse(name, value)?,
         }
-        if let Some(headers) = &mut draft.headers {
-            let reply_to = &draft.reply_to;
-            headers.retain(|header| !repeats(*header, reply_to));
-        }
-        Ok(email)
     }
+    if let Some(headers) = &mut draft.headers {
+        let reply_to = &draft.reply_to;
+        headers.retain(|header| !repeats(*header, reply_to));
+    }
+    Ok(draft)
+}
 
-    /// Checks the email against every rule.
-    pub(super) fn request(&self) -> Result<SendRequest<'_>, RequestError> {
-        let files = self.attachments.as_ref();
-        let attachments = files.map(|files| files.iter().map(File::draft).collect());
-        let parsed = SendRequest::parse(Draft { attachments, ..self.draft.clone() });
-        parsed.map_err(|error| match error {
-            RequestError::Invalid(error) => RequestError::Invalid(in_own_words(error)),
-            RequestError::UnsupportedTag => error,
-        })
-    }
+/// Checks an email against every rule.
+pub(super) fn request(draft: Draft<'_>) -> Result<SendRequest<'_>, RequestError> {
+    SendRequest::parse(draft).map_err(|error| match error {
+        RequestError::Invalid(error) => RequestError::Invalid(in_own_words(error)),
+        RequestError::UnsupportedTag => error,
+    })
 }
 
 /// The same error, with the field's name in this API.
@@ -180,38 +148,24 @@ fn in_own_words(error: FieldError) -> FieldError {
     }
 }
 
-impl<'t> File<'t> {
-    fn of(members: &'t Members<'_>) -> Result<Self, FieldError> {
-        let mut file = Self::default();
-        for (name, value) in members {
-            let name = name.shown();
-            match name {
-                "filename" => file.filename = string(name, value)?,
-                "content" => file.content = content(name, value)?,
-                "content_type" => file.content_type = string(name, value)?,
-                "content_id" => file.content_id = string(name, value)?,
-                "path" if *value == Json::Null => {}
-                "path" => {
-                    let rule = "files are not fetched: give the file's bytes as content";
-                    return Err(FieldError::new(name, rule));
-                }
-                _ => return Err(unknown(name, "member", &ATTACHMENT_MEMBERS)),
+fn file<'t>(members: &'t Members<'_>) -> Result<AttachmentDraft<'t>, FieldError> {
+    let mut file = AttachmentDraft::default();
+    for (name, value) in members {
+        let name = name.shown();
+        match name {
+            "filename" => file.filename = string(name, value)?,
+            "content" => file.content = content(name, value)?,
+            "content_type" => file.content_type = string(name, value)?.map(without_utf8),
+            "content_id" => file.content_id = string(name, value)?,
+            "path" if *value == Json::Null => {}
+            "path" => {
+                let rule = "files are not fetched: give the file's bytes as content";
+                return Err(FieldError::new(name, rule));
             }
-        }
-        Ok(file)
-    }
-
-    fn draft(&self) -> AttachmentDraft<'_> {
-        AttachmentDraft {
-            filename: self.filename,
-            content: self.content.as_ref().map(|content| match content {
-                Content::Written(text) => *text,
-                Content::Encoded(text) => BodyText::Plain(text),
-            }),
-            content_type: self.content_type.map(without_utf8),
-            content_id: self.content_id,
+            _ => return Err(unknown(name, "member", &ATTACHMENT_MEMBERS)),
         }
     }
+    Ok(file)
 }
 
 /// A media type without the parameter that says the one charset which needs no word: some frameworks add
@@ -299,7 +253,10 @@ fn tag<'t>(members: &'t Members<'_>) -> Result<(&'t str, &'t str), FieldError> {
     Ok((name.ok_or_else(|| required("name"))?, value.ok_or_else(|| required("value"))?))
 }
 
-fn files<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<File<'t>>>, FieldError> {
+fn files<'t>(
+    path: &str,
+    value: &'t Json<'_>,
+) -> Result<Option<Vec<AttachmentDraft<'t>>>, FieldError> {
     let elements = match value {
         Json::Null => return Ok(None),
         Json::Array(elements) => elements,
@@ -308,7 +265,7 @@ fn files<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<File<'t>>>, F
     let one = |(index, element): (usize, &'t Json<'_>)| {
         let path = || format!("{path}[{index}]");
         match element {
-            Json::Object(members) => File::of(members).map_err(|error| error.within(&path())),
+            Json::Object(members) => file(members).map_err(|error| error.within(&path())),
             other => Err(wrong_type(&path(), "an object", other)),
         }
     };
@@ -316,7 +273,7 @@ fn files<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<File<'t>>>, F
 }
 
 /// A file's bytes: base64, a list of bytes, or what Node makes of a `Buffer`.
-fn content<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Content<'t>>, FieldError> {
+fn content<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>, FieldError> {
     let member = |name: &str| match value {
         Json::Object(members) if members.len() == 2 => {
             members.iter().find(|(member, _)| member.shown() == name).map(|(_, value)| value)
@@ -326,8 +283,8 @@ fn content<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Content<'t>>, F
     let is_buffer = matches!(member("type"), Some(Json::String(kind)) if kind.shown() == "Buffer");
     let of_buffer = member("data").filter(|_| is_buffer);
     match of_buffer.unwrap_or(value) {
-        Json::Bytes(bytes) => Ok(Some(Content::Encoded(STANDARD.encode(bytes)))),
-        Json::Null | Json::String(_) => Ok(body_text(path, value)?.map(Content::Written)),
+        Json::Bytes(base64) => Ok(Some(BodyText::Plain(base64))),
+        Json::Null | Json::String(_) => body_text(path, value),
         _ => Err(wrong_type(path, "base64 or a list of bytes", value)),
     }
 }
@@ -392,7 +349,7 @@ pub(super) fn accepted_batch(mode: BatchMode, answers: &[Result<Accepted, ApiErr
 }
 
 /// A message's record.
-pub(super) fn email(message: Message) -> Bytes {
+pub(super) fn record(message: Message) -> Bytes {
     to_json(&EmailView::new(message))
 }
 

@@ -1,15 +1,15 @@
 use super::*;
 
-fn with_email<T>(json: &str, then: impl FnOnce(Result<Email<'_>, FieldError>) -> T) -> T {
+fn with_email<T>(json: &str, then: impl FnOnce(Result<Draft<'_>, FieldError>) -> T) -> T {
     let document = EmailDocument::parse(json.as_bytes()).unwrap();
-    then(document.email())
+    then(document.draft())
 }
 
 /// Headers that are left of an email with this `Reply-To` among them.
 fn left(reply_to: &str, header: &str) -> usize {
     let header = serde_json::Value::from(header);
     let json = format!(r#"{{"reply_to":{reply_to},"headers":{{"reply-to":{header}}}}}"#);
-    with_email(&json, |email| email.unwrap().draft.headers.unwrap().len())
+    with_email(&json, |email| email.unwrap().headers.unwrap().len())
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn tags_come_in_three_shapes() {
         r#"{"tags":[{"a":"1"},{"b":"2"}]}"#,
     ] {
         with_email(json, |email| {
-            assert_eq!(email.unwrap().draft.metadata.unwrap(), [("a", "1"), ("b", "2")], "{json}");
+            assert_eq!(email.unwrap().metadata.unwrap(), [("a", "1"), ("b", "2")], "{json}");
         });
     }
     for (json, field) in [
@@ -67,7 +67,7 @@ fn files_are_the_same_in_each_shape() {
         let json = format!(r#"{{"attachments":[{{"filename":"a.txt","content":{content}}}]}}"#);
         with_email(&json, |email| {
             let email = email.map_err(|error| error.field)?;
-            match email.attachments.as_ref().unwrap()[0].draft().content {
+            match email.attachments.unwrap()[0].content {
                 Some(BodyText::Plain(text) | BodyText::Json(text)) => Ok(text.to_owned()),
                 None => Ok(String::new()),
             }
