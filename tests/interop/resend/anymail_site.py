@@ -78,6 +78,6 @@ for line in sys.stdin:
     batch.send()
     print("batch", len(batch.anymail_status.message_id), flush=True)
     try:
-        message(["a@example.org"], bcc=["wrong"] * 51).send()
+        message(["a@example.org"], bcc=[f"b{n}@example.org" for n in range(50)]).send()
     except AnymailRequestsAPIError as error:
         print("refused", error.status_code, flush=True)
