@@ -4,6 +4,7 @@
 //! `Debug` nor a message shows a user or a password. Knows nothing of who calls, and why.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -24,7 +25,7 @@ pub const UNAUTHORIZED: &str = "tunnel error: proxy authorization required";
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyServer {
     /// Its URL, with user and password if it wants them.
-    url: Url,
+    url: Arc<Url>,
 }
 
 /// The text is not the address of a proxy. It may hold a password, and is not repeated.
@@ -81,7 +82,7 @@ pub enum ProxyRule {
         /// Key that would count instead.
         key: &'static str,
         /// Server and exceptions.
-        proxy: EnvironmentProxy,
+        proxy: Arc<EnvironmentProxy>,
     },
 }
 
@@ -100,7 +101,7 @@ impl ProxyServer {
         let is_shown = is_text(url.username()) && url.password().is_none_or(is_text);
         // The HTTP client reads it as a URI.
         if is_server && is_shown && url.as_str().parse::<Uri>().is_ok() {
-            Ok(Self { url })
+            Ok(Self { url: Arc::new(url) })
         } else {
             Err(BadProxy::NotAServer)
         }
@@ -153,7 +154,8 @@ impl EnvironmentProxy {
 impl ProxyRule {
     /// The rule of the environment, for calls of which this key may say otherwise.
     pub fn of_environment(key: &'static str, proxy: Option<&EnvironmentProxy>) -> Self {
-        proxy.map_or(Self::Direct, |proxy| Self::Environment { key, proxy: proxy.clone() })
+        proxy
+            .map_or(Self::Direct, |proxy| Self::Environment { key, proxy: Arc::new(proxy.clone()) })
     }
 
     /// Has an HTTP client follow the rule, and nothing else.
@@ -161,12 +163,12 @@ impl ProxyRule {
         let client = client.no_proxy();
         Ok(match self {
             Self::Direct => client,
-            Self::All { server, .. } => client.proxy(accepted(Proxy::all(server.url.clone()))),
+            Self::All { server, .. } => client.proxy(accepted(Proxy::all((*server.url).clone()))),
             Self::Environment { key, proxy } => {
                 let unusable = |&reason| UnusableProxy { key, variable: proxy.variable, reason };
                 let server = proxy.server.as_ref().map_err(unusable)?;
                 let except = NoProxy::from_string(&proxy.exceptions());
-                client.proxy(accepted(Proxy::https(server.url.clone())).no_proxy(except))
+                client.proxy(accepted(Proxy::https((*server.url).clone())).no_proxy(except))
             }
         })
     }
@@ -228,8 +230,9 @@ impl fmt::Display for ProxyRule {
         match self {
             Self::Direct => f.write_str("no proxy"),
             Self::All { key, server } => write!(f, "the proxy {server} ({key})"),
-            Self::Environment { proxy: EnvironmentProxy { variable, server, .. }, .. } => {
-                match server {
+            Self::Environment { proxy, .. } => {
+                let variable = proxy.variable;
+                match &proxy.server {
                     Ok(server) => write!(f, "the proxy {server} ({variable})"),
                     Err(reason) => write!(f, "no proxy, because of {variable}: {reason}"),
                 }

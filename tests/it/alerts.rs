@@ -63,8 +63,8 @@ impl Place {
         service.stop().await;
         meanwhile(&config).await;
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let service =
-            Service::start(&config, clock.clone(), credentials, Inherited::default()).await;
+        let started = Service::start(&config, clock.clone(), credentials, Inherited::default());
+        let service = Box::pin(started).await;
         Self { service: service.unwrap(), config, clock, ..self }
     }
 
