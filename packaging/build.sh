@@ -11,7 +11,7 @@
 #
 # Usage: packaging/build.sh [amd64|arm64], by default for this machine's own architecture.
 #
-# Needs Python 3.11, cargo-deb, cargo-zigbuild with zig (pip install cargo-zigbuild), the
+# Needs Python 3.11, cargo-auditable, cargo-deb and cargo-zigbuild with zig (packaging/tools.sh), the
 # target's standard library (rustup target add x86_64-unknown-linux-musl or
 # aarch64-unknown-linux-musl), root certificates (Debian's ca-certificates) and, for the other
 # architecture, qemu-user-static. PROFILE names another build profile than `dist`.
@@ -43,8 +43,8 @@ export RUSTFLAGS="$RUSTFLAGS -C link-arg=-pie"
 export CARGO_TARGET_DIR="$PWD/target"
 umask 022
 
-# zig has the linker, the C compiler and the C library for both targets.
-cargo zigbuild --profile "$PROFILE" --locked --target "$TARGET"
+# The binary says itself which crates it has, for tools that look for known vulnerabilities.
+cargo auditable zigbuild --profile "$PROFILE" --locked --target "$TARGET"
 readonly BINARY="$CARGO_TARGET_DIR/$TARGET/$PROFILE/pillarbox"
 run=()
 [[ $MACHINE = "$(uname -m)" ]] || run=("qemu-$MACHINE-static")

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Holds a bill of materials against CycloneDX's schema, Cargo.lock and the binary itself.
 
-Usage: packaging/sbom_test.py FILE BINARY. Needs cyclonedx-python-lib[json-validation].
+Usage: packaging/sbom_test.py FILE BINARY. Needs cyclonedx-python-lib[json-validation] and objcopy.
 """
 
 import json
 import re
+import subprocess
 import sys
+import tempfile
 import tomllib
+import zlib
 
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -42,6 +45,22 @@ if len(there) < FEWEST:
     sys.exit(f"only {len(there)} crates are to be seen in {binary}")
 if missing := sorted(there - named.keys()):
     sys.exit(f"{file} does not name what is in {binary}: {missing}")
+
+# What `cargo auditable` put into the binary, for tools that look for known vulnerabilities.
+with tempfile.NamedTemporaryFile() as section:
+    # Without /dev/null, objcopy writes the binary anew.
+    subprocess.run(
+        ["objcopy", f"--dump-section=.dep-v0={section.name}", binary, "/dev/null"], check=True
+    )
+    audited = json.loads(zlib.decompress(section.read()))["packages"]
+# Without a kind it is in the binary; macros and what builds it are of the kind "build".
+audited = {
+    (one["name"], one["version"])
+    for one in audited
+    if one.get("kind", "runtime") == "runtime" and not one.get("root")
+}
+if audited != named.keys():
+    sys.exit(f"{file} and the binary's own list differ in {sorted(audited ^ named.keys())}")
 edges = {one["ref"]: one["dependsOn"] for one in document["dependencies"]}
 root, reached = document["metadata"]["component"]["bom-ref"], set()
 waiting = [root]
