@@ -7,6 +7,8 @@ readonly CARGO_DEB_VERSION=3.8.0
 readonly CARGO_AUDITABLE_VERSION=0.7.7
 readonly CARGO_ZIGBUILD_VERSION=0.24.0
 readonly ZIG_VERSION=0.17.1
+readonly CYCLONEDX_VERSION=11.12.0
+readonly IN_TOTO_VERSION=0.9.3
 
 require() {
     command -v "$1" >/dev/null || { printf '%s needs %s, which is not installed.\n' "$0" "$1" >&2; exit 1; }
