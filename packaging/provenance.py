@@ -24,7 +24,9 @@ TOOLS = {
     "pkg:pypi/cargo-zigbuild": ("cargo-zigbuild", "--version"),
     "pkg:pypi/ziglang": (os.environ.get("CARGO_ZIGBUILD_ZIG_PATH", "python-zig"), "version"),
     # It has no option that tells it.
-    "pkg:cargo/cargo-auditable": ("sed", "-n", "s/^readonly CARGO_AUDITABLE_VERSION=//p", "packaging/tools.sh"),
+    "pkg:cargo/cargo-auditable": (
+        "sed", "-n", "s/^readonly CARGO_AUDITABLE_VERSION=//p", "packaging/tools.sh"
+    ),
 }
 
 
