@@ -62,7 +62,8 @@ cargo deb --no-build --no-strip --profile "$PROFILE" --locked --target "$TARGET"
 
 rm -rf "${OUT:?}/$NAME"
 mkdir "$OUT/$NAME"
-cp -r README.md LICENSE docs examples monitoring systemd "$OUT/man" "$OUT/completions" "$OUT/$NAME/"
+cp -r README.md SECURITY.md LICENSE docs examples monitoring systemd \
+    "$OUT/man" "$OUT/completions" "$OUT/$NAME/"
 install -m 755 "$BINARY" "$OUT/$NAME/pillarbox"
 install -m 644 src/config/example.toml "$OUT/$NAME/pillarbox.toml"
 tar --create --directory "$OUT" --sort name --mtime "@$SOURCE_DATE_EPOCH" --owner 0 --group 0 \

@@ -32,7 +32,7 @@ readelf --file-header "$binary" | grep -q 'Type:.*DYN' || fail "the binary has a
 if readelf --program-headers --dynamic "$binary" | grep -E 'INTERP|NEEDED'; then
     fail "the binary is not static"
 fi
-for file in LICENSE README.md pillarbox.toml docs/deployment.md examples/compose.yaml \
+for file in LICENSE README.md SECURITY.md pillarbox.toml docs/deployment.md examples/compose.yaml \
     man/pillarbox.1 man/pillarbox.toml.5 completions/_pillarbox monitoring/install.sh \
     systemd/pillarbox.{service,socket,sysusers.conf}; do
     [[ -s $work/archive/$file ]] || fail "$file is not in the archive"

@@ -123,7 +123,8 @@ def update(directory):
         print(f"- {name} {version}")
     for crate in sorted(after - before):
         advisory = fixed.get(line(crate))
-        print(f"+ {crate[0]} {crate[1]}" + (f", not 14 days old perhaps: fixes {advisory}" if advisory else ""))
+        reason = f", whatever its age: fixes {advisory}" if advisory else ""
+        print(f"+ {crate[0]} {crate[1]}{reason}")
 
 
 if __name__ == "__main__":

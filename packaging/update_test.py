@@ -37,7 +37,10 @@ CRATES = [
     ("weak", "1.0.0", 100, {}),
     ("weak", "1.0.1", 1, {}),
 ]
-BEFORE = {"calm": "1.0.0", "ready": "1.0.0", "early": "1.0.1", "outer": "1.0.1", "inner": "1.0.1", "weak": "1.0.0"}
+BEFORE = {
+    "calm": "1.0.0", "ready": "1.0.0", "early": "1.0.1", "outer": "1.0.1", "inner": "1.0.1",
+    "weak": "1.0.0",
+}
 AFTER = {**BEFORE, "calm": "1.1.0", "ready": "1.0.1", "weak": "1.0.1"}
 DATABASE = "https://advisories.invalid/database"
 ADVISORY = """```toml
@@ -57,8 +60,8 @@ Made up for a test.
 
 
 def manifest(name, version, needs):
-    lines = [f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2021"\nlicense = "MIT"\n[dependencies]']
-    return "\n".join(lines + [f'{need} = "{version}"' for need, version in needs.items()]) + "\n"
+    head = f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2021"\n[dependencies]\n'
+    return head + "".join(f'{need} = "{version}"\n' for need, version in needs.items())
 
 
 def package(name, version, needs):
@@ -134,7 +137,8 @@ def main(work):
     git(advisories, "init", "--quiet", "--initial-branch=main")
     git(advisories, "add", ".")
     git(advisories, "commit", "--quiet", "--message=An advisory")
-    write(work / "cargo/config.toml", f'[source.crates-io]\nreplace-with = "own"\n[source.own]\nregistry = "sparse+{address}/"\n')
+    own = f'replace-with = "own"\n[source.own]\nregistry = "sparse+{address}/"\n'
+    write(work / "cargo/config.toml", f"[source.crates-io]\n{own}")
     needs = {name: "1" for name in BEFORE if name != "inner"}
     write(project / "Cargo.toml", manifest("project", "0.1.0", needs))
     write(project / "src/lib.rs", "")

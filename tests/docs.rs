@@ -84,10 +84,10 @@ fn keys(object: &Value) -> BTreeSet<String> {
 
 /// Every page: README and what it links to at the root, and `docs/`.
 fn pages() -> Vec<PathBuf> {
-    let at_root = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    let at_root = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
     let in_docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let in_docs = in_docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    at_root.into_iter().chain(in_docs).collect()
+    at_root.iter().map(|name| root().join(name)).chain(in_docs).collect()
 }
 
 /// The text of a page without its code blocks.
