@@ -39,7 +39,7 @@ build() {
     (cd "$1" && packaging/build.sh amd64 && packaging/build.sh arm64)
 }
 
-artefacts() { find "$1" -maxdepth 1 -type f -name 'pillarbox[-_]*' -printf '%f\n' | sort; }
+artefacts() { find "$1" -maxdepth 1 -type f -name "pillarbox[-_]$VERSION-*" -printf '%f\n' | sort; }
 
 # Tries what a clone has built as those who install it do.
 try_out() {
@@ -80,7 +80,9 @@ require minisign
 [[ -f $PUBLIC_KEY ]] || fail "there is no $PUBLIC_KEY: see \"Make a release\" in CONTRIBUTING.md"
 REPOSITORY="${REPOSITORY:-$(git remote get-url origin 2>/dev/null || true)}"
 readonly REPOSITORY="${REPOSITORY%.git}"
-[[ $REPOSITORY = https://* ]] || fail "set REPOSITORY to the https address of the sources"
+# An address can hold a password, and everybody reads the provenance.
+[[ $REPOSITORY = https://* && $REPOSITORY != *@* ]] \
+    || fail "set REPOSITORY to the https address of the sources, without a password"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 install_build_tools
