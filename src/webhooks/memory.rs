@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::domain::feed::FeedTypes;
     use crate::domain::time::Timestamp;
-    use crate::domain::webhook::{SigningSecret, WebhookState, WebhookUrl};
+    use crate::domain::webhook::{SigningSecret, WebhookFormat, WebhookState, WebhookUrl};
 
     fn endpoint(organisation: u32, id: u32) -> Webhook {
         Webhook {
@@ -139,6 +139,7 @@ mod tests {
             organisation: OrganisationId(organisation),
             url: WebhookUrl::parse("https://app.example.com/").unwrap(),
             types: FeedTypes::ALL,
+            format: WebhookFormat::Standard,
             authority: None,
             created_at: Timestamp::from_unix_millis(0),
             secret: SigningSecret::generate().unwrap(),

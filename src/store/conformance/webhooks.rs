@@ -2,7 +2,7 @@
 
 use crate::domain::feed::{FeedPosition, FeedTypes};
 use crate::domain::webhook::{
-    Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
+    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
 };
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::rows::{KeyRange, Lock, Table};
@@ -105,7 +105,8 @@ async fn the_form_of_an_endpoints_events_is_kept() {
         let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
         assert_eq!(webhook.format, format);
         let secret = SigningSecret::generate().unwrap();
-        let rotated = store.rotate_webhook(webhook.id, secret, START).await.unwrap();
+        let rotated =
+            store.rotate_webhook(webhook.id, secret, EarlierSecrets::Sign, START).await.unwrap();
         assert_eq!(rotated.unwrap().format, format);
     }
     let kept: Vec<_> = store.webhooks().iter().map(|webhook| webhook.format).collect();
