@@ -76,7 +76,7 @@ pub struct MessageShown {
     #[serde(default)]
     pub explanations: Vec<Option<Explained>>,
     pub timelines: Vec<Timeline>,
-    /// Key that the client gave; none after 24 hours, and none on PostgreSQL, which has only a digest.
+    /// Key that the client gave; none after 24 hours, and none on a server, which has only a digest.
     #[serde(rename = "idempotencyKey", default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Suppressions of its recipients that hold now.
@@ -307,7 +307,7 @@ impl Admin {
         for recipient in &message.recipients {
             let Some(address) = SuppressedAddress::of_recipient(recipient) else { continue };
             let all = self.store.suppressions_of(message.organisation, &address).await?;
-            let shown = all.into_iter().map(|(scope, one)| self.shown_suppression(scope, one));
+            let shown = all.into_iter().map(|(scope, one)| self.shown_suppression(scope, &one));
             found.extend(shown);
         }
         Ok(found)

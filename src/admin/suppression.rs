@@ -295,7 +295,7 @@ impl Admin {
     pub(super) fn shown_suppression(
         &self,
         scope: Option<OrganisationId>,
-        one: domain::Suppression,
+        one: &domain::Suppression,
     ) -> Suppression {
         Suppression {
             organisation: scope.map(|number| self.shown(number)),
