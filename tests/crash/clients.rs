@@ -28,6 +28,13 @@ pub(crate) struct Api {
     history: History,
 }
 
+/// Shape of a request. A key names one message in both.
+#[derive(Debug, Clone, Copy)]
+enum Shape {
+    Own,
+    Resend,
+}
+
 /// The organisation of all clients.
 const ORGANISATION: &str = "acme";
 
@@ -72,19 +79,24 @@ impl Api {
 
     /// Posts a message; its status and body, or nothing where the connection broke.
     pub(crate) async fn post(&self, key: Option<&str>, to: &str) -> Option<(u16, Value)> {
+        self.post_over(Shape::Own, key, to).await
+    }
+
+    /// The same over the listener of this shape.
+    async fn post_over(&self, shape: Shape, key: Option<&str>, to: &str) -> Option<(u16, Value)> {
         let subject =
             key.map_or_else(|| format!("without a key: {:x}", fastrand::u128(..)), str::to_owned);
         let began = self.history.now();
-        // A key names one message over both listeners.
-        let answer = if fastrand::bool() {
-            self.ask("/emails", &message(key, to, &subject)).await
-        } else {
-            let request = self.request(&self.resend, "/emails", &message(None, to, &subject));
-            let request = match key {
-                Some(key) => request.header("idempotency-key", key),
-                None => request,
-            };
-            answer_to(request).await
+        let answer = match shape {
+            Shape::Own => self.ask("/emails", &message(key, to, &subject)).await,
+            Shape::Resend => {
+                let request = self.request(&self.resend, "/emails", &message(None, to, &subject));
+                let request = match key {
+                    Some(key) => request.header("idempotency-key", key),
+                    None => request,
+                };
+                answer_to(request).await
+            }
         };
         let (status, replayed, body) = match &answer {
             Some((status, replayed, body)) => (Some(*status), *replayed, Some(body)),
@@ -299,7 +311,8 @@ impl Poster {
             SUCCESS.to_owned()
         };
         self.begin(key.as_deref());
-        let (status, body) = self.api.post(key.as_deref(), &to).await?;
+        let shape = if self.random.bool() { Shape::Own } else { Shape::Resend };
+        let (status, body) = self.api.post_over(shape, key.as_deref(), &to).await?;
         if let Some(id) = body["id"].as_str() {
             self.ledger.lock().unwrap().answered(key.as_deref(), id);
         }
