@@ -190,9 +190,8 @@ impl Service {
         let (key, page) = PageKey::for_listener(listeners.operators.1)?;
         let bodies_kept = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
         let facts = facts(config, &listeners, &intake, &bodies_kept, &alerts, &page)?;
-        let restarts = Arc::clone(&facts.restarts);
+        let (budgets, restarts) = (Budgets::new(&limits), Arc::clone(&facts.restarts));
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
-        let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
         let configured_pending_bytes = Arc::new(config.sending.max_pending_bytes.into());
