@@ -4,7 +4,6 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::*;
-use crate::body_store::moments::suspension;
 use crate::body_store::{ArenaOwner, BodyStore};
 use crate::domain::id::{KeyId, MessageIds};
 use crate::domain::mailbox::{Address, DomainName};
@@ -12,7 +11,9 @@ use crate::domain::message::{FailureCode, Transition};
 use crate::domain::time::Timestamp;
 use crate::shared_limits::Exhausted;
 
+mod order;
 mod terms;
+
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
 /// A test organisation.
@@ -438,59 +439,6 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
     }
     let first: Vec<_> = (0..10).map(|_| fixture.send().organisation).collect();
     assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
-}
-
-#[test]
-fn a_retry_whose_time_has_come_goes_before_what_was_accepted_later() {
-    let fixture = Fixture::new();
-    let ids: Vec<_> = (0..3).map(|_| fixture.add(ACME, 1)).collect();
-    assert_eq!(fixture.claim().id, ids[0]);
-    assert_eq!(fixture.claim().id, ids[1]);
-    let due = fixture.now + Duration::from_secs(5);
-    fixture.put_back(ids[1], due, Acceptance::Excluded);
-    fixture.put_back(ids[0], due + Duration::from_secs(1), Acceptance::Excluded);
-    let last = fixture.add(ACME, 1);
-    assert_eq!(fixture.claim().id, ids[2]);
-    let later = due + Duration::from_secs(1);
-    let order = [(); 3].map(|()| fixture.claim_at(later).unwrap().id);
-    assert_eq!(order, [ids[0], ids[1], last]);
-}
-
-/// More of them than are looked at in one step.
-#[test]
-fn many_retries_that_are_due_at_once_keep_the_order_of_acceptance() {
-    let fixture = Fixture::new();
-    let ids: Vec<_> = (0..5_000).map(|_| fixture.add(ACME, 1)).collect();
-    for id in &ids {
-        assert_eq!(fixture.claim().id, *id);
-        fixture.put_back(*id, fixture.now + Duration::from_secs(5), Acceptance::Excluded);
-    }
-    let last = fixture.add(ACME, 1);
-    let later = fixture.now + Duration::from_secs(5);
-    let order: Vec<_> = (0..5_001).map(|_| fixture.claim_at(later).unwrap().id).collect();
-    assert_eq!(order[..5_000], ids);
-    assert_eq!(order[5_000], last);
-}
-
-#[test]
-fn a_message_ages_while_the_machine_is_suspended_also_over_a_restart() {
-    let fixture = Fixture::new();
-    let hour = Duration::from_hours(1);
-    let before = fixture.add(ACME, 1);
-    suspension::add(hour);
-    let after = fixture.add(ACME, 1);
-    let old = |queue: &Arc<MessageQueue>| {
-        let claims = queue.claim_older_than(Instant::now() - hour / 2, 9);
-        claims.iter().map(|claim| claim.message.id).collect::<Vec<_>>()
-    };
-    assert_eq!(old(&fixture.queue), [before]);
-    let (next, survivors) = next_process(&fixture.queue);
-    for survivor in survivors {
-        next.take_up(survivor, OrganisationKind::Production).unwrap();
-    }
-    assert_eq!(old(&next), [before]);
-    suspension::add(hour);
-    assert_eq!(old(&next), [before, after]);
 }
 
 #[test]

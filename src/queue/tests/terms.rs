@@ -1,6 +1,7 @@
 //! Priorities and ends of messages in the queue.
 
 use super::*;
+use crate::body_store::moments::suspension;
 use crate::domain::terms::Priority::{High, Normal};
 use crate::domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
 
