@@ -1,6 +1,6 @@
 //! Rows of new forms, and nodes of the version before, which cannot read them.
 
-use crate::store::FIRST_WITH_TERMS;
+use crate::store::FIRST_WITH_WEBHOOK_FORMATS;
 use crate::store::postgres::connection::{Connection, Connector};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::tests::nodes::{Database, until};
@@ -29,14 +29,14 @@ async fn nodes_of_the_version_before_work_on_until_a_row_has_to_be_new() {
 
     connection.batch(NODE_BEFORE).await.unwrap();
     until("the node is seen", async || store.nodes().len() == 2).await;
-    let earlier = store.keep_nodes_off_before(FIRST_WITH_TERMS).await.unwrap();
+    let earlier = store.keep_nodes_off_before(FIRST_WITH_WEBHOOK_FORMATS).await.unwrap();
     assert_eq!(earlier.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["before"]);
     assert_eq!(versions(&connection).await, (VERSION, 1));
 
     connection.batch("DELETE FROM node WHERE name = 'before'").await.unwrap();
     until("the node is gone", async || store.nodes().len() == 1).await;
     for _ in 0..2 {
-        assert!(store.keep_nodes_off_before(FIRST_WITH_TERMS).await.unwrap().is_empty());
-        assert_eq!(versions(&connection).await, (VERSION, FIRST_WITH_TERMS));
+        assert!(store.keep_nodes_off_before(FIRST_WITH_WEBHOOK_FORMATS).await.unwrap().is_empty());
+        assert_eq!(versions(&connection).await, (VERSION, FIRST_WITH_WEBHOOK_FORMATS));
     }
 }
