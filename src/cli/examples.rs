@@ -67,6 +67,7 @@ const ALL: [Example; 65] = [
         "Tell an endpoint of bounces; print its secret, only this once",
     ),
     example("pillarbox webhook list", "List endpoints and how their deliveries go"),
+    example("pillarbox webhook show 1", "Show the endpoint 1 and its last attempts"),
     example("pillarbox webhook remove 1", "Remove the endpoint 1"),
     example("pillarbox webhook pause 1", "Let its events wait"),
     example("pillarbox webhook resume 1", "Deliver what waits"),

@@ -437,9 +437,10 @@ mod tests {
         })
     }
 
-    fn unverified(domain: &str) -> Refusal {
-        let domain = DomainName::parse(domain).unwrap().into_owned();
-        Refusal::UnverifiedDomain { domain, verified: Vec::new() }
+    fn unverified(domain: &str, verified: &[&str]) -> Refusal {
+        let parsed = |name: &&str| DomainName::parse(name).unwrap().into_owned();
+        let verified = verified.iter().map(parsed).collect();
+        Refusal::UnverifiedDomain { domain: parsed(&domain), verified }
     }
 
     impl Intake {
@@ -474,7 +475,7 @@ mod tests {
             (Fate::Good, None),
         ];
         let refused = intake.accept_around_withdrawal(&acme, BatchMode::Whole, &requests).await;
-        let refusal = RequestRefusal::Refused(unverified(OTHER));
+        let refusal = RequestRefusal::Refused(unverified(OTHER, &[]));
         assert_eq!(refused, Err(BatchRefusal::Of { index: 3, refusal }));
         assert_eq!(intake.queue.pending().messages, 1);
         let again = intake.accept_around_withdrawal(&acme, BatchMode::Whole, &requests[..3]).await;
@@ -529,14 +530,17 @@ mod tests {
                             Fate::Suppressed => RequestRefusal::Refused(Refusal::Suppressed {
                                 field: "to[0]".to_owned(),
                             }),
-                            Fate::Unverified => RequestRefusal::Refused(unverified("third.example")),
+                            Fate::Unverified => {
+                                let verified = ["example.com", OTHER];
+                                RequestRefusal::Refused(unverified("third.example", &verified))
+                            }
                             Fate::Withdrawn => match key.and_then(|key| before.get(key)) {
                                 // The checks found the replay, before the domain went.
                                 Some(id) => {
                                     assert_eq!(told, Ok(Accepted::Replayed(*id)));
                                     continue;
                                 }
-                                None => RequestRefusal::Refused(unverified(OTHER)),
+                                None => RequestRefusal::Refused(unverified(OTHER, &[])),
                             },
                         };
                         assert_eq!(told, Err(refusal));
