@@ -368,7 +368,7 @@ impl Service {
                 run::fate(rest)
             );
         } else {
-            info!("stopping");
+            info!("stopping; a second signal (Ctrl-C again) stops at once");
         }
         let until = Instant::now() + drain;
         let end =

@@ -13,7 +13,7 @@ const fn example(line: &'static str, does: &'static str) -> Example {
 }
 
 /// All examples. A command's own are those whose line begins with its name.
-const ALL: [Example; 65] = [
+const ALL: [Example; 66] = [
     example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
     example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
     example("pillarbox dev --listen localhost:8080", "Listen on another port"),

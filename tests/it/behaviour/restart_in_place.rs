@@ -318,7 +318,7 @@ async fn a_second_signal_ends_a_stop_that_a_signal_during_a_restart_has_begun() 
     let restarting = tokio::spawn(Finished::run(site.command(&["restart", "--json"])));
     until_logged(&server, "handing over").await;
     server.signal("TERM");
-    until_logged(&server, "another signal ends it at once").await;
+    until_logged(&server, "a second signal (Ctrl-C again) stops at once").await;
     server.signal("TERM");
     let begun = Instant::now();
     let (code, log) = server.process.wait_at_most(PATIENCE);
