@@ -293,7 +293,8 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// Lets an organisation's messages from a domain go again.
+    /// Lets an organisation's messages from a domain go again, in the order of acceptance, behind the
+    /// organisation's others that could go all the while.
     pub fn resume_domain(&self, organisation: OrganisationId, domain: &DomainName<'_>) {
         self.lock().queue.resume(organisation, DomainHash::of(domain));
         self.changed.notify_one();

@@ -24,6 +24,8 @@ pub(super) struct FairQueue {
     /// Organisations that an operator has paused. None of their messages is next, so they have no
     /// rank.
     paused: HashSet<OrganisationId>,
+    /// The message that was accepted last.
+    newest: Option<MessageId>,
     /// The test organisations that had a message. All others are of production.
     tests: HashSet<OrganisationId>,
     production: Order,
@@ -78,6 +80,7 @@ impl FairQueue {
         turn: Turn,
     ) -> bool {
         self.learn(organisation, kind);
+        self.newest = self.newest.max(Some(turn.id));
         let lanes = &mut self.queue(organisation).lanes;
         let before = lanes.next();
         lanes.add(lane, turn);
@@ -197,9 +200,10 @@ impl FairQueue {
         self.rank(organisation);
     }
 
-    /// Lets the messages from a domain go again.
+    /// Lets the messages from a domain go again, behind those that could go all the while.
     pub(super) fn resume(&mut self, organisation: OrganisationId, domain: DomainHash) {
-        self.queue(organisation).lanes.resume(domain);
+        let Some(newest) = self.newest else { return };
+        self.queue(organisation).lanes.resume(domain, newest);
         self.rank(organisation);
     }
 

@@ -78,7 +78,7 @@ pub(super) struct Lanes {
 /// First messages of the lanes, of one priority.
 #[derive(Debug, Default)]
 struct Firsts {
-    /// Of each lane that lets one go now.
+    /// Of each lane that lets one go now, by its rank.
     ready: BTreeSet<(MessageId, DomainHash)>,
     /// When the next one of each lane may go.
     later: BTreeSet<(Due, DomainHash)>,
@@ -107,6 +107,9 @@ type ByPriority<T> = [T; Priority::ALL.len()];
 enum Gate {
     /// All, as they become due.
     Open,
+    /// All. Those that were accepted before this id, which is of the time when the gate was opened
+    /// again, rank as if they had it: they go behind what could go all the while.
+    Reopened(MessageId),
     /// None before this time.
     Closed(Due),
     /// One, which tries the domain. The gate was closed until this time.
@@ -157,13 +160,15 @@ impl Waiting {
 }
 
 impl Lane {
-    /// Its first message of a priority that may go now, and when the next one that may go later.
+    /// The rank of its first message of a priority that may go now, and when the next one may that
+    /// may go later.
     fn firsts(&self, priority: Priority) -> (Option<MessageId>, Option<Due>) {
         let waiting = &self.waiting[priority as usize];
+        let (ready, later) = (waiting.ready.first().copied(), waiting.later.first());
+        let later = later.map(|turn| turn.due);
         match self.gate {
-            Gate::Open | Gate::Ajar(_) => {
-                (waiting.ready.first().copied(), waiting.later.first().map(|turn| turn.due))
-            }
+            Gate::Open | Gate::Ajar(_) => (ready, later),
+            Gate::Reopened(rank) => (ready.map(|first| first.max(rank)), later),
             Gate::Closed(until) => (None, waiting.next().map(|due| due.max(until))),
             Gate::Trying(..) => (None, None),
         }
@@ -191,7 +196,7 @@ impl Lane {
 
     fn is_held(&self) -> bool {
         match self.gate {
-            Gate::Open => false,
+            Gate::Open | Gate::Reopened(_) => false,
             Gate::Closed(_) | Gate::Ajar(_) => !self.is_empty(),
             Gate::Trying(..) => true,
         }
@@ -270,8 +275,10 @@ impl Lanes {
         self.change(domain, |lane| lane.gate = Gate::Closed(until));
     }
 
-    pub(super) fn resume(&mut self, domain: DomainHash) {
-        self.change(domain, |lane| lane.gate = Gate::Open);
+    /// Lets the messages of a domain go again, behind those up to `newest` that could go all the
+    /// while.
+    pub(super) fn resume(&mut self, domain: DomainHash, newest: MessageId) {
+        self.change(domain, |lane| lane.gate = Gate::Reopened(newest.successor()));
     }
 
     /// A message that was taken out came back or is gone, and told nothing of its domain.
@@ -291,7 +298,7 @@ impl Lanes {
     #[cfg(test)]
     pub(super) fn is_closed(&self, domain: DomainHash) -> bool {
         let lane = self.by_domain.get(&domain);
-        lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open))
+        lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open | Gate::Reopened(_)))
     }
 
     pub(super) fn any_held(&self) -> bool {
@@ -325,7 +332,7 @@ impl Lanes {
         let before = Priority::ALL.map(|priority| lane.firsts(priority));
         change(lane);
         let after = Priority::ALL.map(|priority| lane.firsts(priority));
-        if lane.is_empty() && matches!(lane.gate, Gate::Open) {
+        if lane.is_empty() && matches!(lane.gate, Gate::Open | Gate::Reopened(_)) {
             self.by_domain.remove(&domain);
         }
         for ((firsts, before), after) in self.by_priority.iter_mut().zip(before).zip(after) {
