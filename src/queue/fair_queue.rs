@@ -202,7 +202,7 @@ impl FairQueue {
 
     /// Lets the messages from a domain go again, behind those that could go all the while.
     pub(super) fn resume(&mut self, organisation: OrganisationId, domain: DomainHash) {
-        let Some(newest) = self.newest else { return };
+        let newest = self.newest;
         self.queue(organisation).lanes.resume(domain, newest);
         self.rank(organisation);
     }

@@ -277,8 +277,9 @@ impl Lanes {
 
     /// Lets the messages of a domain go again, behind those up to `newest` that could go all the
     /// while.
-    pub(super) fn resume(&mut self, domain: DomainHash, newest: MessageId) {
-        self.change(domain, |lane| lane.gate = Gate::Reopened(newest.successor()));
+    pub(super) fn resume(&mut self, domain: DomainHash, newest: Option<MessageId>) {
+        let reopened = |newest: MessageId| Gate::Reopened(newest.successor());
+        self.change(domain, |lane| lane.gate = newest.map_or(Gate::Open, reopened));
     }
 
     /// A message that was taken out came back or is gone, and told nothing of its domain.

@@ -38,7 +38,7 @@ fn tasks(after_fault: AfterFault) -> impl Iterator<Item = Task> {
 /// A site that has work for every task.
 async fn site() -> Site {
     let events = Events::On(EventOptions::default());
-    let more = "[smtp]\nlisten = \"127.0.0.1:0\"\n";
+    let more = "[smtp]\nlisten = \"127.0.0.1:0\"\n[resend_api]\nlisten = \"127.0.0.1:0\"\n";
     let site = Site::with(more, Options { events, ..Options::default() }).await;
     site.read_events();
     site
