@@ -282,9 +282,9 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Refuses a request in the handler's stead, and marks the response with the request's id.
-    fn refuse(&self, rejection: Rejection) -> Response<H::Body> {
-        let id = self.refused(&rejection);
-        marked(rejection.respond(H::write(&rejection)).map(Into::into), id)
+    fn refuse(&self, rejection: &Rejection) -> Response<H::Body> {
+        let id = self.refused(rejection);
+        marked(rejection.respond(H::write(rejection)).map(Into::into), id)
     }
 
     /// Notes a request that never came to the handler, and returns its id.

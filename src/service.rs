@@ -162,8 +162,7 @@ impl Service {
         credentials: Credentials,
         mut inherited: Inherited,
     ) -> Result<Self, ServiceError> {
-        let started = unix_seconds(SystemTime::now());
-        let (limits, clients) = limits(config);
+        let (started, (limits, clients)) = (unix_seconds(SystemTime::now()), limits(config));
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
         let Opened { store, lock: node_lock, bodies } =
@@ -180,10 +179,9 @@ impl Service {
         let arena = Arena::store(queue.bodies().clone(), config.sending.keep_bodies, bodies.stored);
         let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
 
-        let (phase, sending) = send(&dispatcher);
+        let (simulated, (phase, sending)) = (dispatcher.provider().simulated(), send(&dispatcher));
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
-        let simulated = dispatcher.provider().simulated();
         let events = process_events(&mut background, &store, &queue, &clock, simulated);
         let webhooks = Arc::new(Webhooks::new(&store, &clock, &config.webhooks.proxy));
         let alerts = alert(&mut background, config, &store, &clock)?;

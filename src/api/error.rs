@@ -205,11 +205,7 @@ impl ApiError {
                 (message.into(), Some(field), None)
             }
             Self::UnverifiedDomain { field, domain, verified } => {
-                let domain = clip(domain, MAX_ECHO_CHARS);
-                let advice = match &verified[..] {
-                    [] => "an operator adds it with pillarbox domain add".to_owned(),
-                    some => format!("send from {}", some.join(" or ")),
-                };
+                let (domain, advice) = (clip(domain, MAX_ECHO_CHARS), other_domains(verified));
                 let message = format!(
                     "{field}: the domain {domain} is not verified for your organisation; {advice}"
                 );
@@ -424,6 +420,14 @@ impl From<Refusal> for ApiError {
 /// Returns the first `max_chars` characters.
 pub fn clip(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(end, _)| &text[..end])
+}
+
+/// What to do about a domain that is not verified.
+fn other_domains(verified: &[String]) -> String {
+    match verified {
+        [] => "an operator adds it with pillarbox domain add".to_owned(),
+        some => format!("send from {}", some.join(" or ")),
+    }
 }
 
 #[cfg(test)]

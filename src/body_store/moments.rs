@@ -85,7 +85,7 @@ fn suspended() -> Duration {
 
 fn time_of(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 fn nanos(span: Duration) -> u64 {

@@ -80,7 +80,7 @@ pub(super) async fn serve<I, H>(
                 let checked = head::check_sizes(target, fields, shared.limits.max_head_bytes);
                 let response = match checked {
                     Ok(()) => shared.answer(request, &seen).await,
-                    Err(rejection) => shared.refuse(rejection),
+                    Err(rejection) => shared.refuse(&rejection),
                 };
                 // The request is under way until its response is read.
                 Ok::<_, Infallible>(response.map(|body| unread.watch(body, under_way)))

@@ -243,13 +243,8 @@ mod tests {
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
     const HERE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
-    fn proxy() -> Option<IpAddr> {
-        Some("10.1.2.3".parse().unwrap())
-    }
-
-    fn elsewhere() -> Option<IpAddr> {
-        Some("192.0.2.1".parse().unwrap())
-    }
+    const PROXY: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3)));
+    const ELSEWHERE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
 
     fn sign_in() -> SignIn {
         SignIn::new(OperatorSignIn {
@@ -278,8 +273,8 @@ mod tests {
         let another = sign_in();
         assert!(another.opens(&with(pair), HERE, NOON));
         let later = |by| another.opens(&with(pair), HERE, NOON.plus(by));
-        assert!(later(LASTS - Duration::from_secs(1)) && !later(LASTS));
-        assert!(!another.opens(&with(pair), elsewhere(), NOON), "others could have read it");
+        assert!(later(LASTS.checked_sub(Duration::from_secs(1)).unwrap()) && !later(LASTS));
+        assert!(!another.opens(&with(pair), ELSEWHERE, NOON), "others could have read it");
         let (name, value) = pair.split_once('=').unwrap();
         let end: u64 = value.split_once('.').unwrap().0.parse().unwrap();
         let longer = value.replace(&end.to_string(), &(end + 1).to_string());
@@ -293,16 +288,16 @@ mod tests {
     fn a_password_is_taken_over_tls_or_from_this_machine_and_from_this_page_alone() {
         let sign_in = sign_in();
         let tls = headers(&[("x-forwarded-proto", "https"), ("origin", "https://page.example")]);
-        let cookie = sign_in.sign_in(&tls, proxy(), PASSWORD, NOON).unwrap();
+        let cookie = sign_in.sign_in(&tls, PROXY, PASSWORD, NOON).unwrap();
         assert!(cookie.to_str().unwrap().starts_with(SECURE_COOKIE_NAME));
         assert!(cookie.to_str().unwrap().ends_with("; Secure"));
         let refused = |fields: &[_], peer| {
             sign_in.sign_in(&headers(fields), peer, PASSWORD, NOON).unwrap_err()
         };
         let plain = ("x-forwarded-proto", "http");
-        assert_eq!(refused(&[plain, LOCAL_ORIGIN], proxy()), NotSignedIn::NotOffered);
+        assert_eq!(refused(&[plain, LOCAL_ORIGIN], PROXY), NotSignedIn::NotOffered);
         let told = ("x-forwarded-proto", "https");
-        assert_eq!(refused(&[told, LOCAL_ORIGIN], elsewhere()), NotSignedIn::NotOffered);
+        assert_eq!(refused(&[told, LOCAL_ORIGIN], ELSEWHERE), NotSignedIn::NotOffered);
         assert_eq!(refused(&[], HERE), NotSignedIn::ForeignOrigin);
         let other = ("origin", "http://page.example:8080");
         assert_eq!(refused(&[other], HERE), NotSignedIn::ForeignOrigin);
@@ -326,20 +321,20 @@ mod tests {
         let sign_in = sign_in();
         let user = ("x-forwarded-user", "ann");
         let tls = ("x-forwarded-proto", "https");
-        assert!(sign_in.opens(&headers(&[user, tls]), proxy(), NOON));
+        assert!(sign_in.opens(&headers(&[user, tls]), PROXY, NOON));
         for (fields, peer) in [
-            (&[user, tls][..], elsewhere()),
+            (&[user, tls][..], ELSEWHERE),
             (&[user, tls], HERE),
             (&[user, tls], None),
-            (&[user], proxy()),
-            (&[tls, ("x-forwarded-user", " ")], proxy()),
-            (&[tls, user, ("x-forwarded-user", "bob")], proxy()),
-            (&[tls, user, ("origin", "https://other.example")], proxy()),
+            (&[user], PROXY),
+            (&[tls, ("x-forwarded-user", " ")], PROXY),
+            (&[tls, user, ("x-forwarded-user", "bob")], PROXY),
+            (&[tls, user, ("origin", "https://other.example")], PROXY),
         ] {
             assert!(!sign_in.opens(&headers(fields), peer, NOON), "{fields:?} from {peer:?}");
         }
         let nothing = SignIn::new(OperatorSignIn::default());
-        assert!(!nothing.opens(&headers(&[user, tls]), proxy(), NOON), "it is off by default");
+        assert!(!nothing.opens(&headers(&[user, tls]), PROXY, NOON), "it is off by default");
         assert!(!nothing.offers_password(&headers(&[]), HERE));
     }
 }

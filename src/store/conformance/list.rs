@@ -67,7 +67,7 @@ async fn the_page_right_after_a_message_has_the_oldest_that_follow_it() {
     }
     let page = async |organisation, after: usize, limit| {
         let after = Some(own[after]);
-        let filter = MessageFilter { organisation, after, ..MessageFilter::default() };
+        let filter = MessageFilter { after, organisation, ..MessageFilter::default() };
         let page = fixture.store.list(filter, limit, START).await.unwrap();
         let mut ids: Vec<_> = page.messages.iter().map(|message| message.id).collect();
         assert!(ids.iter().rev().is_sorted(), "the newest comes first");
