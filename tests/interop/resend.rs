@@ -23,7 +23,7 @@ const SMALL: &str =
 /// A program with Resend's SDK, and where its modules are.
 fn program(name: &str) -> Command {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/resend");
-    if name.ends_with(".py") {
+    if std::path::Path::new(name).extension().is_some_and(|kind| kind == "py") {
         let python = std::env::var("RESEND_PYTHON");
         let mut command =
             Command::new(python.expect("a Python with: pip install resend svix django-anymail"));

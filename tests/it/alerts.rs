@@ -60,7 +60,7 @@ impl Place {
     /// Ends the service, and starts another one on its data after `meanwhile`.
     async fn restart(self, meanwhile: impl AsyncFnOnce(&Config)) -> Self {
         let Self { service, config, clock, .. } = self;
-        service.stop().await;
+        Box::pin(service.stop()).await;
         meanwhile(&config).await;
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
         let started = Service::start(&config, clock.clone(), credentials, Inherited::default());
