@@ -60,7 +60,8 @@ pub(crate) const FAULTS: [Fault; 37] = [
         name: "killed and started again",
         setup: || with(Options { latency: Duration::from_mins(5), ..Setup::default().options }),
         inject: |site| Box::pin(kill(site)),
-        alarms: &["PillarboxBodiesLost"],
+        // No question of the new process is answered in time.
+        alarms: &["PillarboxBodiesLost", "PillarboxSendingPaused unreachable"],
         // A new process has a new key to its page, so a page that was open before cannot tell.
         page: &[],
     },

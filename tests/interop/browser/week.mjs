@@ -19,8 +19,10 @@ const drawn = points.flatMap((y, hour) => (y < floor ? [[hour, y]] : []));
 assert.deepEqual(drawn.map(([hour]) => hour), [23, 167], "two hours had mail");
 assert.ok(drawn[0][1] < drawn[1][1], "three stand higher than one");
 
+// Nobody had confirmed the clock before it moved by six days, so the records of before count as new: no
+// window may end too early. A tile has what the list behind it has.
 await choose("24 hours");
-await shows(1, "24 hours");
+await shows(4, "24 hours");
 await choose("90 days");
 await shows(4, "90 days");
 
