@@ -356,7 +356,7 @@ async fn nodes_are_listed_drained_and_forgotten() {
     second.terminate().await;
     let offline = two.run(&["doctor"]);
     let said = String::from_utf8_lossy(&offline.stdout).into_owned();
-    assert!(said.contains("PostgreSQL 1") && said.contains("schema 11"), "{said}");
+    assert!(said.contains("PostgreSQL 1") && said.contains("schema 12"), "{said}");
 }
 
 /// The node that holds a message knows at once that a call is under way, and the other one soon.
