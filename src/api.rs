@@ -162,12 +162,6 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// The scope that a key needs for a request; `None` if the path does not take the method.
-    fn scope(self, method: &Method) -> Option<Scope> {
-        let takes = self.allow().split(", ").any(|taken| taken == method.as_str());
-        takes.then(|| if method == Method::GET { Scope::Read } else { Scope::Send })
-    }
-
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
@@ -194,15 +188,7 @@ impl Handler for Api {
         let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
         let mut organisation = None;
         let answer = self.inner.answer(request, id, connection, &mut organisation).await;
-        let mut response = answer.unwrap_or_else(|error| {
-            let kind = error.kind();
-            let mut response = error.into_response();
-            self.inner.note_refusal(kind, &mut response);
-            response
-        });
-        if let Some(organisation) = organisation {
-            response.extensions_mut().insert(organisation);
-        }
+        let mut response = self.inner.answered(answer, organisation, ApiError::into_response);
         if has_ignored_key {
             self.inner.metrics.ignored_keys.inc();
             let notice = HeaderValue::from_static(wire::IDEMPOTENCY_KEY_NOTICE);
@@ -286,7 +272,7 @@ impl Inner {
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
-        require_scope(&rights, endpoint.scope(&head.method))?;
+        require_scope(&rights, endpoint.allow(), &head.method)?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
@@ -331,18 +317,29 @@ impl Inner {
         Ok(client)
     }
 
-    /// Counts a request that is refused, and notes for the log why it failed.
-    pub(crate) fn note_refusal(
+    /// The response to a request, with what the log says of it. One that is refused is counted, and
+    /// `refusal` makes its response.
+    pub(crate) fn answered(
         &self,
-        (status, code): (StatusCode, &'static str),
-        response: &mut Response<Full<Bytes>>,
-    ) {
-        self.metrics.refuse(code);
-        if status == StatusCode::INTERNAL_SERVER_ERROR {
-            // A row that cannot be read is the one way to fail here.
-            let cause = FailureCause(StoreError::Damaged.to_string());
-            response.extensions_mut().insert(cause);
+        answer: Result<Response<Full<Bytes>>, ApiError>,
+        organisation: Option<AnsweredTo>,
+        refusal: impl FnOnce(ApiError) -> Response<Full<Bytes>>,
+    ) -> Response<Full<Bytes>> {
+        let mut response = answer.unwrap_or_else(|error| {
+            let (status, code) = error.kind();
+            self.metrics.refuse(code);
+            let mut response = refusal(error);
+            if status == StatusCode::INTERNAL_SERVER_ERROR {
+                // A row that cannot be read is the one way to fail here.
+                let cause = FailureCause(StoreError::Damaged.to_string());
+                response.extensions_mut().insert(cause);
+            }
+            response
+        });
+        if let Some(organisation) = organisation {
+            response.extensions_mut().insert(organisation);
         }
+        response
     }
 
     /// The client of the request's key. Missing, malformed, unknown, revoked and expired are one.
@@ -604,12 +601,19 @@ impl Inner {
     }
 }
 
-/// Requires a scope of a key, if there is one that a request needs.
-pub(crate) fn require_scope(rights: &KeyRights, scope: Option<Scope>) -> Result<(), ApiError> {
-    match scope.filter(|scope| !rights.scopes.contains(scope)) {
-        Some(missing) => Err(ApiError::MissingScope(missing)),
-        None => Ok(()),
+/// Requires the scope that a key needs for a request to a path with the methods of `allow`, unless the
+/// path does not take the method.
+pub(crate) fn require_scope(
+    rights: &KeyRights,
+    allow: &str,
+    method: &Method,
+) -> Result<(), ApiError> {
+    let scope = if method == Method::GET { Scope::Read } else { Scope::Send };
+    let is_taken = allow.split(", ").any(|taken| taken == method.as_str());
+    if is_taken && !rights.scopes.contains(&scope) {
+        return Err(ApiError::MissingScope(scope));
     }
+    Ok(())
 }
 
 /// Requires `application/json`, with no parameter but `charset=utf-8`, and not compressed. The

@@ -329,6 +329,11 @@ impl MessageQueue {
         self.lock().queue.backlog(organisation)
     }
 
+    /// How many messages of an organisation wait that are from a domain.
+    pub fn waiting_from(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> usize {
+        self.lock().queue.waiting_from(organisation, DomainHash::of(domain))
+    }
+
     /// When the oldest pending message of each of these organisations was accepted. Takes time in
     /// proportion to what was accepted before and is pending.
     pub fn oldest_of(

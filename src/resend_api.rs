@@ -17,7 +17,7 @@ use crate::api::error::ApiError;
 use crate::api::{self, Api, Inner};
 use crate::domain::id::KeyId;
 use crate::domain::message::{Failure, FailureCode, Message};
-use crate::domain::organisation::{Organisation, Scope};
+use crate::domain::organisation::Organisation;
 use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{FieldError, IdempotencyKey, batch_key};
 use crate::domain::search::MessageFilter;
@@ -101,12 +101,6 @@ impl<'a> Endpoint<'a> {
             Self::Email(_) | Self::Description => "GET",
         }
     }
-
-    /// The scope that a key needs for a request; `None` if the path does not take the method.
-    fn scope(self, method: &Method) -> Option<Scope> {
-        let takes = self.allow().split(", ").any(|taken| taken == method.as_str());
-        takes.then(|| if method == Method::GET { Scope::Read } else { Scope::Send })
-    }
 }
 
 impl Handler for ResendApi {
@@ -125,19 +119,13 @@ impl Handler for ResendApi {
         };
         let mut organisation = None;
         let answer = self.answer(request, id, connection, &mut organisation).await;
-        let mut response = answer.unwrap_or_else(|error| {
+        self.inner.answered(answer, organisation, |error| {
             let answer = error::written(&error, key);
-            let mut response = match &error {
+            match &error {
                 ApiError::Rejected(rejection) => rejection.respond(answer),
                 _ => answer.into_response(),
-            };
-            self.inner.note_refusal(error.kind(), &mut response);
-            response
-        });
-        if let Some(organisation) = organisation {
-            response.extensions_mut().insert(organisation);
-        }
-        response
+            }
+        })
     }
 
     fn refused(&self, rejection: &Rejection) {
@@ -175,7 +163,7 @@ impl ResendApi {
         *whose = Some(AnsweredTo(organisation.name.to_string()));
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path())?;
-        api::require_scope(&rights, endpoint.scope(&head.method))?;
+        api::require_scope(&rights, endpoint.allow(), &head.method)?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 self.send((&organisation, key), &head.headers, body, id).await

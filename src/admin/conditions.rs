@@ -98,7 +98,7 @@ pub struct Affected {
     pub organisation: Option<String>,
     /// Domain that they are sent from.
     pub domain: Option<String>,
-    /// How many of them wait on this node; `None` if they do not wait, or are too many to count.
+    /// How many of them wait on this node; `None` if they do not wait.
     pub waiting: Option<u64>,
     /// Organisation by its number, for whoever counts.
     #[serde(skip)]

@@ -116,7 +116,7 @@ impl<'a> SendDocument<'a> {
     }
 }
 
-fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, FieldError> {
+fn draft<'t>(members: &'t Members<'_>) -> Result<Draft<'t>, FieldError> {
     let mut draft = Draft::default();
     for (name, value) in members {
         let name = name.shown();
@@ -130,7 +130,7 @@ fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, Fie
             "html" => draft.html = body_text(name, value)?,
             "text" => draft.text = body_text(name, value)?,
             "headers" => draft.headers = string_members(name, value)?,
-            "attachments" => draft.attachments = attachments(name, value)?,
+            "attachments" => draft.attachments = objects(name, value, attachment)?,
             "metadata" => draft.metadata = string_members(name, value)?,
             "idempotencyKey" => draft.idempotency_key = string(name, value)?,
             "priority" => draft.priority = string(name, value)?,
@@ -141,6 +141,9 @@ fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, Fie
     }
     Ok(draft)
 }
+
+/// Members of an object, as they are read.
+pub(crate) type Members<'a> = [(JsonString<'a>, Json<'a>)];
 
 /// The document of a batch. Drafts borrow from it.
 #[derive(Debug)]
@@ -229,28 +232,28 @@ pub(crate) fn body_text<'t>(
     }
 }
 
-fn attachments<'t>(
+/// An array of objects, each as `read` takes its members; `None` for null.
+pub(crate) fn objects<'t, 'j, T>(
     path: &str,
-    value: &'t Json<'_>,
-) -> Result<Option<Vec<AttachmentDraft<'t>>>, FieldError> {
+    value: &'t Json<'j>,
+    read: impl Fn(&'t Members<'j>) -> Result<T, FieldError>,
+) -> Result<Option<Vec<T>>, FieldError> {
     let elements = match value {
         Json::Null => return Ok(None),
         Json::Array(elements) => elements,
         other => return Err(wrong_type(path, "an array of objects", other)),
     };
-    let one = |(index, element): (usize, &'t Json<'_>)| {
+    let one = |(index, element): (usize, &'t Json<'j>)| {
         let path = || format!("{path}[{index}]");
         match element {
-            Json::Object(members) => attachment(members).map_err(|error| error.within(&path())),
+            Json::Object(members) => read(members).map_err(|error| error.within(&path())),
             other => Err(wrong_type(&path(), "an object", other)),
         }
     };
     elements.iter().enumerate().map(one).collect::<Result<_, _>>().map(Some)
 }
 
-fn attachment<'t>(
-    members: &'t [(JsonString<'_>, Json<'_>)],
-) -> Result<AttachmentDraft<'t>, FieldError> {
+fn attachment<'t>(members: &'t Members<'_>) -> Result<AttachmentDraft<'t>, FieldError> {
     let mut draft = AttachmentDraft::default();
     for (name, value) in members {
         let name = name.shown();
@@ -276,11 +279,16 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
         }
         other => return Err(wrong_type(path, "an array of strings", other)),
     };
+    texts(path, elements).map(Some)
+}
+
+/// The strings of an array that has nothing else.
+pub(crate) fn texts<'t>(path: &str, elements: &'t [Json<'_>]) -> Result<Vec<&'t str>, FieldError> {
     let text = |(index, element): (usize, &'t Json<'_>)| match element {
         Json::String(text) => decoded(text, || format!("{path}[{index}]")),
         other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
     };
-    elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    elements.iter().enumerate().map(text).collect()
 }
 
 /// The members of an object of strings, in the order given.
@@ -357,6 +365,21 @@ pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
+/// Reads the parameters of a query, one after the other. Each may be there once.
+pub(crate) fn parameters(
+    query: &str,
+    mut read: impl FnMut(&str, &str) -> Result<(), FieldError>,
+) -> Result<(), FieldError> {
+    let mut seen = BTreeSet::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        read(&name, &value)?;
+        if !seen.insert(name.clone()) {
+            return Err(FieldError::new(&*name, "is there twice"));
+        }
+    }
+    Ok(())
+}
+
 /// Which of the organisation's messages to list, from a request's query: `None` for every
 /// parameter that is absent.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -371,24 +394,21 @@ impl ListQuery {
     /// Reads a query. Every parameter may be there once; an unknown one is refused, because a
     /// filter that was silently dropped would show what was not asked for.
     pub fn parse(query: &str) -> Result<Self, FieldError> {
-        let mut seen = BTreeSet::new();
         let mut list = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        parameters(query, |name, value| {
             let filter = &mut list.filter;
-            match &*name {
-                "limit" => list.limit = Some(limit(&value)?),
-                "before" => filter.before = Some(message_id(&name, &value)?),
-                "status" => filter.status = Some(status(&value)?),
-                "lastEvent" => filter.last_event = Some(event_type(&name, &value)?),
-                "recipient" => filter.recipient = Some(recipient(&value)?),
-                "createdFrom" => filter.created_from = Some(instant(&name, &value)?),
-                "createdBefore" => filter.created_before = Some(instant(&name, &value)?),
-                _ => return Err(unknown(&name, "parameter", &PARAMETERS)),
+            match name {
+                "limit" => list.limit = Some(limit(value)?),
+                "before" => filter.before = Some(message_id(name, value)?),
+                "status" => filter.status = Some(status(value)?),
+                "lastEvent" => filter.last_event = Some(event_type(name, value)?),
+                "recipient" => filter.recipient = Some(recipient(value)?),
+                "createdFrom" => filter.created_from = Some(instant(name, value)?),
+                "createdBefore" => filter.created_before = Some(instant(name, value)?),
+                _ => return Err(unknown(name, "parameter", &PARAMETERS)),
             }
-            if !seen.insert(name.clone()) {
-                return Err(FieldError::new(&*name, "is there twice"));
-            }
-        }
+            Ok(())
+        })?;
         Ok(list)
     }
 }
@@ -411,23 +431,20 @@ impl FeedQuery {
         query: &str,
         cursor: impl Fn(&str) -> Result<FeedCursor, CursorError>,
     ) -> Result<Self, FieldError> {
-        let mut seen = BTreeSet::new();
         let mut feed = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            match &*name {
+        parameters(query, |name, value| {
+            match name {
                 "after" => {
-                    let after = cursor(&value);
+                    let after = cursor(value);
                     feed.after =
                         Some(after.map_err(|error| FieldError::new("after", error.to_string()))?);
                 }
-                "limit" => feed.limit = Some(limit(&value)?),
-                "types" => feed.types = feed_types(&value)?,
-                _ => return Err(unknown(&name, "parameter", &FEED_PARAMETERS)),
+                "limit" => feed.limit = Some(limit(value)?),
+                "types" => feed.types = feed_types(value)?,
+                _ => return Err(unknown(name, "parameter", &FEED_PARAMETERS)),
             }
-            if !seen.insert(name.clone()) {
-                return Err(FieldError::new(&*name, "is there twice"));
-            }
-        }
+            Ok(())
+        })?;
         Ok(feed)
     }
 }

@@ -84,8 +84,7 @@ fn suspended() -> Duration {
 }
 
 fn time_of(clock: ClockId) -> Duration {
-    let time = clock_gettime(clock);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::try_from(clock_gettime(clock)).expect("a time since boot is not before it")
 }
 
 fn nanos(span: Duration) -> u64 {

@@ -224,32 +224,33 @@ pub(super) fn receiver_url(given: &Given) -> Result<WebhookUrl, String> {
 
 /// Path of a file with a secret that signs. Returns the secret.
 pub(super) fn signing_secret(given: &Given) -> Result<SigningSecret, String> {
-    let path = path(given)?;
-    let mut text = String::new();
-    let read = File::open(&path);
-    let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
     let allowed = "the path of a file with a secret";
-    read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
-    // What the file has is not shown. Some editors put a mark before it.
+    let text = secret_text(given, allowed)?;
+    // Some editors put a mark before it.
     SigningSecret::parse(text.trim_start_matches('\u{feff}').trim())
         .map_err(|rule| format!("{allowed}; {rule}"))
 }
 
 /// Path of a file with a password of operators. Returns the password.
 pub(super) fn password(given: &Given) -> Result<SecretString, String> {
-    let path = path(given)?;
     let allowed =
         format!("the path of a file with a password of {MIN_PASSWORD_CHARS} characters or more");
-    let mut text = String::new();
-    let read = File::open(&path);
-    let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
-    read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
-    // What the file has is not shown.
+    let text = secret_text(given, &allowed)?;
     let password = text.trim_end_matches(['\r', '\n']);
     if password.chars().count() < MIN_PASSWORD_CHARS {
         return Err(format!("{allowed}; this one has a shorter one"));
     }
     Ok(password.into())
+}
+
+/// Text of the file at a path, which is not shown.
+fn secret_text(given: &Given, allowed: &str) -> Result<String, String> {
+    let path = path(given)?;
+    let mut text = String::new();
+    let read = File::open(&path);
+    let read = read.and_then(|file| file.take(MAX_SECRET_FILE_BYTES).read_to_string(&mut text));
+    read.map_err(|error| format!("{allowed}; this one cannot be read: {error}"))?;
+    Ok(text)
 }
 
 /// Name of a header.

@@ -89,6 +89,11 @@ impl FieldError {
         Self { field: Some(field.into()), rule: rule.into() }
     }
 
+    /// The error of a field that is required and not there.
+    pub fn missing(field: impl Into<String>) -> Self {
+        Self::new(field, REQUIRED)
+    }
+
     /// Returns true if nothing is wrong but that something required is not there.
     pub fn is_missing(&self) -> bool {
         [REQUIRED, NO_BODY].contains(&self.rule.as_str())
@@ -395,7 +400,7 @@ const REQUIRED: &str = "is required";
 const NO_BODY: &str = "at least one of html and text must be present and not empty";
 
 fn required<T>(field: &str, value: Option<T>) -> Result<T, FieldError> {
-    value.ok_or_else(|| FieldError::new(field, REQUIRED))
+    value.ok_or_else(|| FieldError::missing(field))
 }
 
 fn mailbox<'a>(field: &str, text: &'a str) -> Result<Mailbox<'a>, FieldError> {

@@ -62,8 +62,7 @@ pub(super) async fn serve<I, H>(
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    let seen = Connection::of(client.clone(), peer);
-    serve_with(io, shared, client, seen, None).await;
+    serve_with(io, shared, client, peer, None).await;
 }
 
 /// Serves a connection over TLS until it is closed. `written` counts the bytes below TLS.
@@ -76,15 +75,14 @@ pub(super) async fn serve_counted<I, H>(
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    let seen = Connection::of(client.clone(), None);
-    serve_with(io, shared, client, seen, Some(written)).await;
+    serve_with(io, shared, client, None, Some(written)).await;
 }
 
 async fn serve_with<I, H>(
     io: I,
     shared: &Shared<H>,
     client: Option<Arc<ClientConnection>>,
-    seen: Connection,
+    peer: Option<IpAddr>,
     written: Option<Arc<AtomicU64>>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -93,6 +91,7 @@ async fn serve_with<I, H>(
     let progress = Arc::new(Progress::new(client.clone(), written));
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
+    let seen = Connection::of(client.clone(), peer);
     let service = service_fn(|request| respond(shared, &progress, &responses, &seen, request));
     let mut connection = shared.http1.serve_connection(TokioIo::new(guard), service);
     let mut stopped = pin!(shared.drain.clone().stopped());

@@ -39,8 +39,6 @@ use crate::webhooks::Webhooks;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait of an operator for new answers of the store.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The most pending messages that are looked at to say how many wait because of what.
-const MAX_LOOKED_AT: usize = 20_000;
 /// Snapshots without a message after which other nodes may have this one's part of the pace.
 const IDLE_LOOKS: usize = 10;
 
@@ -86,7 +84,7 @@ impl Observer {
             self.history.look(snapshot.at, &snapshot.organisations());
             self.trends().look(now, &snapshot);
             let mut conditions = conditions::all(&snapshot);
-            self.count_waiting(&snapshot, &mut conditions);
+            self.count_waiting(&mut conditions);
             parts.alerts.observe(conditions.iter().map(Condition::observed));
             let accepted = snapshot.accepted_in_production() > before.1.accepted_in_production();
             // Before the nodes are looked at: this one's line is of the same moment.
@@ -220,20 +218,19 @@ impl Observer {
         }
     }
 
-    /// Counts the messages that wait because of each condition, unless too many do: all that are pending
-    /// are looked at.
-    fn count_waiting(&self, snapshot: &Snapshot, conditions: &mut [Condition]) {
-        if snapshot.sending.pending.messages > MAX_LOOKED_AT {
-            return;
-        }
+    /// Says how many messages wait because of each condition.
+    fn count_waiting(&self, conditions: &mut [Condition]) {
+        let queue = &self.parts.bodies.queue;
         let affected = conditions.iter_mut().filter_map(|one| one.affected.as_mut());
         for one in affected.filter(|one| one.outcome == MessageOutcome::Queued.as_str()) {
             let Some(organisation) = one.id else { continue };
             let domain = one.domain.as_deref().map(DomainName::parse).transpose();
             let Ok(domain) = domain else { continue };
-            let sender_domain = domain.map(DomainName::into_owned);
-            let selection = Selection::Organisation { organisation, key: None, sender_domain };
-            one.waiting = Some(self.parts.bodies.queue.count(&selection) as u64);
+            let waiting = domain.map_or_else(
+                || queue.backlog(organisation).waiting,
+                |domain| queue.waiting_from(organisation, &domain),
+            );
+            one.waiting = Some(waiting as u64);
         }
     }
 

@@ -28,9 +28,11 @@ const LASTS: Duration = Duration::from_hours(7 * 24);
 /// Tries of a password in a minute, of everybody together.
 const TRIES: usize = 10;
 const TRIES_PERIOD: Duration = Duration::from_mins(1);
-/// Rounds by which the key of cookies is made from the password, so that nobody who has a cookie can
-/// try many passwords.
-const ROUNDS: usize = 20_000;
+/// Rounds by which the key of cookies is made from the password (RFC 8018, section 5.2), so that nobody
+/// who has a cookie can try many passwords.
+const ROUNDS: u32 = 20_000;
+/// Salt of that key: one password has one key, before a restart and after it.
+const SALT: &[u8] = b"pillarbox operators' page";
 const COOKIE_NAME: &str = "pillarbox-page";
 /// A browser takes a cookie of such a name from nobody but this host, over TLS (RFC 6265bis, section
 /// 4.1.3.2).
@@ -219,14 +221,7 @@ fn set_cookie(transport: Transport, value: &str, lasts: Duration) -> HeaderValue
 }
 
 fn key_of(password: &SecretString) -> [u8; 32] {
-    let mut key: [u8; 32] = Sha256::digest(password.expose_secret().as_bytes()).into();
-    for _ in 0..ROUNDS {
-        let mut hash = Sha256::new();
-        hash.update(key);
-        hash.update(password.expose_secret().as_bytes());
-        key = hash.finalize().into();
-    }
-    key
+    pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password.expose_secret().as_bytes(), SALT, ROUNDS)
 }
 
 fn seal(key: &[u8; 32], end: u64) -> [u8; 32] {

@@ -256,6 +256,11 @@ impl FairQueue {
         })
     }
 
+    /// Messages of an organisation from a domain that wait.
+    pub(super) fn waiting_from(&self, organisation: OrganisationId, domain: DomainHash) -> usize {
+        self.queues.get(&organisation).map_or(0, |queue| queue.lanes.len_of(domain))
+    }
+
     /// Whether an organisation has messages that wait or are being sent.
     pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
         let queue = self.queues.get(&organisation);

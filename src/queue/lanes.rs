@@ -190,8 +190,12 @@ impl Lane {
         woken
     }
 
+    fn len(&self) -> usize {
+        self.waiting.iter().map(Waiting::len).sum()
+    }
+
     fn is_empty(&self) -> bool {
-        self.waiting.iter().all(|waiting| waiting.len() == 0)
+        self.len() == 0
     }
 
     fn is_held(&self) -> bool {
@@ -210,7 +214,7 @@ impl Lanes {
 
     /// How many messages wait.
     pub(super) fn len(&self) -> usize {
-        self.by_domain.values().flat_map(|lane| &lane.waiting).map(Waiting::len).sum()
+        self.by_domain.values().map(Lane::len).sum()
     }
 
     /// When the next message may go.
@@ -219,6 +223,11 @@ impl Lanes {
             return Some(Due::AT_ONCE);
         }
         self.by_priority.iter().filter_map(|firsts| firsts.later.first()).map(|(due, _)| *due).min()
+    }
+
+    /// How many messages wait that are from a domain.
+    pub(super) fn len_of(&self, domain: DomainHash) -> usize {
+        self.by_domain.get(&domain).map_or(0, Lane::len)
     }
 
     pub(super) fn add(&mut self, (domain, priority): (DomainHash, Priority), turn: Turn) {

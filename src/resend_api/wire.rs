@@ -1,16 +1,14 @@
 //! Resend's JSON, both ways: a document becomes a [`Draft`], with types checked and no rule; records
 //! and ids become bytes.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use serde::Serialize;
 
 use crate::api::error::ApiError;
-use crate::api::json::{self, Form, Json, JsonError, JsonString};
+use crate::api::json::{self, Form, Json, JsonError};
 use crate::api::wire::{
-    StringMembers, body_text, decoded, limit, message_id, not_type, page_to_json, string,
-    string_members, to_json, unknown, wrong_type,
+    Members, StringMembers, body_text, limit, message_id, not_type, objects, page_to_json,
+    parameters, string, string_members, texts, to_json, unknown, wrong_type,
 };
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
@@ -55,9 +53,6 @@ const TAG_MEMBERS: [&str; 2] = ["name", "value"];
 pub(super) const PARAMETERS: [&str; 3] = ["limit", "after", "before"];
 /// The field of a draft that tags become.
 const METADATA: &str = "metadata";
-
-/// Members of an object, as they are read.
-type Members<'a> = [(JsonString<'a>, Json<'a>)];
 
 /// An email's document. What is read of it borrows from it.
 #[derive(Debug)]
@@ -119,7 +114,7 @@ fn email<'t>(value: &'t Json<'_>) -> Result<Draft<'t>, FieldError> {
             "html" => draft.html = body_text(name, value)?,
             "text" => draft.text = body_text(name, value)?,
             "headers" => draft.headers = string_members(name, value)?,
-            "attachments" => draft.attachments = files(name, value)?,
+            "attachments" => draft.attachments = objects(name, value, file)?,
             "tags" => draft.metadata = tags(name, value)?,
             _ => refuse(name, value)?,
         }
@@ -211,11 +206,7 @@ fn one_or_more<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str
             other => Err(wrong_type(path, expected, other)),
         };
     };
-    let text = |(index, element): (usize, &'t Json<'_>)| match element {
-        Json::String(text) => decoded(text, || format!("{path}[{index}]")),
-        other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
-    };
-    elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    texts(path, elements).map(Some)
 }
 
 /// Tags, as a list or as one object of strings, as some frameworks send them.
@@ -249,27 +240,8 @@ fn tag<'t>(members: &'t Members<'_>) -> Result<(&'t str, &'t str), FieldError> {
             other => return Err(unknown(other, "member", &TAG_MEMBERS)),
         }
     }
-    let required = |name: &str| FieldError::new(name, "is required");
-    Ok((name.ok_or_else(|| required("name"))?, value.ok_or_else(|| required("value"))?))
-}
-
-fn files<'t>(
-    path: &str,
-    value: &'t Json<'_>,
-) -> Result<Option<Vec<AttachmentDraft<'t>>>, FieldError> {
-    let elements = match value {
-        Json::Null => return Ok(None),
-        Json::Array(elements) => elements,
-        other => return Err(wrong_type(path, "an array of objects", other)),
-    };
-    let one = |(index, element): (usize, &'t Json<'_>)| {
-        let path = || format!("{path}[{index}]");
-        match element {
-            Json::Object(members) => file(members).map_err(|error| error.within(&path())),
-            other => Err(wrong_type(&path(), "an object", other)),
-        }
-    };
-    elements.iter().enumerate().map(one).collect::<Result<_, _>>().map(Some)
+    let missing = FieldError::missing;
+    Ok((name.ok_or_else(|| missing("name"))?, value.ok_or_else(|| missing("value"))?))
 }
 
 /// A file's bytes: base64, a list of bytes, or what Node makes of a `Buffer`.
@@ -299,19 +271,16 @@ pub(super) struct ListQuery {
 impl ListQuery {
     /// Reads a query. The newest messages come first, so what follows a message is older.
     pub(super) fn parse(query: &str) -> Result<Self, FieldError> {
-        let mut seen = BTreeSet::new();
         let mut list = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            match &*name {
-                "limit" => list.limit = Some(limit(&value)?),
-                "after" => list.filter.before = Some(message_id(&name, &value)?),
-                "before" => list.filter.after = Some(message_id(&name, &value)?),
-                _ => return Err(unknown(&name, "parameter", &PARAMETERS)),
+        parameters(query, |name, value| {
+            match name {
+                "limit" => list.limit = Some(limit(value)?),
+                "after" => list.filter.before = Some(message_id(name, value)?),
+                "before" => list.filter.after = Some(message_id(name, value)?),
+                _ => return Err(unknown(name, "parameter", &PARAMETERS)),
             }
-            if !seen.insert(name.clone()) {
-                return Err(FieldError::new(&*name, "is there twice"));
-            }
-        }
+            Ok(())
+        })?;
         if list.filter.before.is_some() && list.filter.after.is_some() {
             return Err(FieldError::new("before", "must not be given together with after"));
         }

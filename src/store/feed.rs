@@ -39,6 +39,18 @@ struct Query {
     window_now: WindowTime,
 }
 
+impl Query {
+    /// The query of a page without a limit of bytes.
+    fn new(
+        organisation: OrganisationId,
+        types: FeedTypes,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Self {
+        Self { organisation, types, limit, max_bytes: None, window_now: window_now.into() }
+    }
+}
+
 impl Store {
     /// Returns entries of an organisation's feed after a position, at most `limit`. Those whose
     /// record is past its retention at `window_now`, or cannot be read, are left out.
@@ -50,8 +62,7 @@ impl Store {
         limit: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
-        let window_now = window_now.into();
-        let query = Query { organisation, types, limit, max_bytes: None, window_now };
+        let query = Query::new(organisation, types, limit, window_now);
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
@@ -65,8 +76,8 @@ impl Store {
         max_bytes: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
-        let (max_bytes, window_now) = (Some(max_bytes), window_now.into());
-        let query = Query { organisation, types, limit, max_bytes, window_now };
+        let query = Query::new(organisation, types, limit, window_now);
+        let query = Query { max_bytes: Some(max_bytes), ..query };
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
@@ -81,8 +92,7 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let window_now = window_now.into();
-        let query = Query { organisation, types, limit, max_bytes: None, window_now };
+        let query = Query::new(organisation, types, limit, window_now);
         let turn = self.memory().listings.turn(Lister::Organisation(organisation)).await?;
         let store = self.clone();
         let read = async move { store.read_feed(&query, after, Some(turn)).await };
@@ -97,9 +107,7 @@ impl Store {
         position: FeedPosition,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<FeedEntry>, StoreError> {
-        let window_now = window_now.into();
-        let query =
-            Query { organisation, types: FeedTypes::ALL, limit: 1, max_bytes: None, window_now };
+        let query = Query::new(organisation, FeedTypes::ALL, 1, window_now);
         if position > self.feed_shown() {
             return Ok(None);
         }

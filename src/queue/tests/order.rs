@@ -55,3 +55,26 @@ fn a_message_ages_while_the_machine_is_suspended_also_over_a_restart() {
     suspension::add(hour);
     assert_eq!(old(&next), [before, after]);
 }
+
+#[test]
+fn what_waits_is_known_by_organisation_and_by_domain() {
+    let fixture = Fixture::new();
+    for (domain, organisation, messages) in
+        [("a.example", ACME, 3), ("b.example", ACME, 2), ("a.example", BETA, 4)]
+    {
+        for _ in 0..messages {
+            fixture.add_from(domain, organisation, 1);
+        }
+    }
+    fixture.queue.pause_domain(ACME, &name("a.example"), fixture.now + Duration::from_secs(5));
+    assert_eq!(fixture.queue.waiting_from(ACME, &name("a.example")), 3);
+    assert_eq!(fixture.queue.waiting_from(BETA, &name("a.example")), 4);
+    assert_eq!(fixture.queue.waiting_from(ACME, &name("c.example")), 0);
+    assert_eq!(fixture.queue.backlog(ACME).waiting, 5);
+    // One whose call is under way waits no more; one that is retried later does.
+    let mut sent = std::iter::repeat_with(|| fixture.send());
+    let retried = sent.find(|message| message.organisation == ACME).unwrap().id;
+    assert_eq!(fixture.queue.waiting_from(ACME, &name("b.example")), 1);
+    fixture.put_back(retried, fixture.now + Duration::from_secs(9), Acceptance::Excluded);
+    assert_eq!(fixture.queue.waiting_from(ACME, &name("b.example")), 2);
+}
