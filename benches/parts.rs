@@ -16,14 +16,14 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
 use pillarbox::api::wire::SendDocument;
-use pillarbox::domain::admission::{Admitted, Facts, admit};
-use pillarbox::domain::id::{MessageId, MessageIds};
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::OrganisationName;
-use pillarbox::domain::request::SendRequest;
-use pillarbox::domain::suppression::SuppressedAddress;
-use pillarbox::domain::time::Timestamp;
-use pillarbox::ses::send::{RequestOptions, encode};
+use pillarbox_domain::admission::{Admitted, Facts, admit};
+use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::OrganisationName;
+use pillarbox_domain::request::SendRequest;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_ses::send::{RequestOptions, encode};
 
 mod message;
 

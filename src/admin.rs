@@ -17,16 +17,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::alerts::Alerts;
-use crate::clock::Clock;
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::terms::Priority;
-use crate::domain::webhook::WebhookFormat;
-use crate::http::tls::Tls;
 use crate::intake::Intake;
-use crate::proxy::ProxyRule;
-use crate::ses::SesClient;
-use crate::store::{DrainOrder, Snapshot, Store};
-use crate::views::is_false;
+use crate::records::views::is_false;
+use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::terms::Priority;
+use pillarbox_domain::webhook::WebhookFormat;
+use pillarbox_http::tls::Tls;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::ProxyRule;
+use pillarbox_ses::SesClient;
+use pillarbox_store::{DrainOrder, Snapshot, Store};
 
 pub mod alerts;
 pub mod all_nodes;

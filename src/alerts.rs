@@ -12,15 +12,15 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
-use crate::clock::Clock;
-use crate::domain::alert::{Alert, AlertChange, AlertKey, NextAttempt};
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{SigningSecret, WebhookUrl};
-use crate::proxy::ProxyRule;
-use crate::store::{Alerting, Duty, Store, StoreError};
 use crate::webhooks::{
     Answer, Attempt, BadEndpoint, Delivery, LastAnswer, OperatorReceiver, TestAnswer,
 };
+use pillarbox_domain::alert::{Alert, AlertChange, AlertKey, NextAttempt};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::ProxyRule;
+use pillarbox_store::{Alerting, Duty, Store, StoreError};
 
 use book::Book;
 use watcher::{View, Watcher};

@@ -18,26 +18,26 @@ use crate::api::cancel::Canceller;
 use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
 use crate::api::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
-use crate::clock::Clock;
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::feed::{FeedCursor, FeedPosition};
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Message, Status};
-use crate::domain::organisation::{KeyRights, Organisation, Scope};
-use crate::domain::request::SendRequest;
-use crate::domain::search::MessageFilter;
-use crate::http::body::{BodyReader, RequestBody, Responses};
-use crate::http::limits::Limits;
-use crate::http::refusal_log::{AnsweredTo, FailureCause};
-use crate::http::rejection::{JSON, Rejection};
-use crate::http::request_id::RequestId;
-use crate::http::{Connection, Handler};
-use crate::in_flight::InFlightGuard;
 use crate::intake::{Intake, PreparedBatch, PreparedMessage};
-use crate::listing::{self, Listing};
 use crate::queue::{Live, MessageQueue};
-use crate::shared_limits::{Budget, Exhausted};
-use crate::store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
+use crate::records::listing::{self, Listing};
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::feed::{FeedCursor, FeedPosition};
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message::{Message, Status};
+use pillarbox_domain::organisation::{KeyRights, Organisation, Scope};
+use pillarbox_domain::request::SendRequest;
+use pillarbox_domain::search::MessageFilter;
+use pillarbox_http::body::{BodyReader, RequestBody, Responses};
+use pillarbox_http::limits::Limits;
+use pillarbox_http::refusal_log::{AnsweredTo, FailureCause};
+use pillarbox_http::rejection::{JSON, Rejection};
+use pillarbox_http::request_id::RequestId;
+use pillarbox_http::{Connection, Handler};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::in_flight::InFlightGuard;
+use pillarbox_runtime::shared_limits::{Budget, Exhausted};
+use pillarbox_store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
 
 pub mod cancel;
 pub mod error;
@@ -69,7 +69,7 @@ const NOTICE: HeaderName = HeaderName::from_static("pillarbox-notice");
 /// Messages or events on a page, if the client does not say how many.
 const DEFAULT_LIMIT: usize = 50;
 
-/// The API: a handler for [`crate::http`]. Clones share everything.
+/// The API: a handler for [`pillarbox_http`]. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Api {
     inner: Arc<Inner>,

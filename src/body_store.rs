@@ -23,9 +23,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation, Failure};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure};
+use pillarbox_domain::time::Timestamp;
 
 use layout::{
     ArenaHead, BLOCK_BYTES, BlockHead, CANCEL_MARK_AT, CallRecord, CancelMark, LIVE_AT, LiveRecord,

@@ -16,8 +16,8 @@ use crate::admin::{
     SuppressionList, WebhookDeliveryList, WebhookList, WebhookPause, WebhookRemove, WebhookReplay,
     WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
-use crate::domain::likely::likely;
 use crate::service::HandedBodies;
+use pillarbox_domain::likely::likely;
 
 use aws::Aws;
 use cluster::Cluster;

@@ -25,10 +25,10 @@ use self::reader::Reader;
 pub use self::reference::{DefaultOrExample, KeyReference, reference};
 use self::sources::Overruled;
 pub use self::values::listen_address;
-pub use crate::domain::attempt::TrackingOverride;
-use crate::domain::retry::Backoff;
-use crate::domain::webhook::{SigningSecret, WebhookUrl};
-use crate::proxy::{EnvironmentProxy, ProxyRule};
+pub use pillarbox_domain::attempt::TrackingOverride;
+use pillarbox_domain::retry::Backoff;
+use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
+use pillarbox_runtime::proxy::{EnvironmentProxy, ProxyRule};
 
 /// A file with every key, its default and what it means.
 pub const EXAMPLE: &str = include_str!("config/example.toml");

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, warn};
 
-use crate::clock::Clock;
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
-use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
-use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
+use pillarbox_store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
 
 use metrics::{DocumentType, EventMetrics};
 

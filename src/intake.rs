@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::domain::admission::{AdmissionError, Admitted, admit};
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::envelope::Envelope;
-use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{Organisation, PausedRequests};
-use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
-use crate::domain::time::Timestamp;
-use crate::domain::usage::Exceeded;
-use crate::in_flight::InFlight;
 use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
-use crate::ses::send::{RequestOptions, encode};
-use crate::store::{
+use pillarbox_domain::admission::{AdmissionError, Admitted, admit};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{Organisation, PausedRequests};
+use pillarbox_domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::Exceeded;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::in_flight::InFlight;
+use pillarbox_ses::send::{RequestOptions, encode};
+use pillarbox_store::{
     AcceptError, Accepted, DrainOrder, FIRST_WITH_TERMS, NewMessage, OrganisationFacts,
     SendingRight, Store, StoreError,
 };
@@ -348,14 +348,5 @@ fn refusal(error: AdmissionError<StoreError>) -> Refusal {
         AdmissionError::SenderForbidden { domain } => Refusal::SenderForbidden { domain },
         AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
         AdmissionError::Facts(error) => error.into(),
-    }
-}
-
-impl Accepted {
-    /// The message's id, new or not.
-    pub const fn id(&self) -> MessageId {
-        match self {
-            Self::New(id) | Self::Replayed(id) => *id,
-        }
     }
 }

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use crate::config::Capture;
-use crate::domain::attempt::{Outcome, Provider, RequestBody};
-use crate::domain::envelope::Envelope;
-use crate::domain::organisation::OrganisationKind;
-use crate::ses::SesClient;
+use pillarbox_domain::attempt::{Outcome, Provider, RequestBody};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_ses::SesClient;
 
 pub use captured::CapturedByOrganisation;
 pub use simulated::SimulatedProvider;

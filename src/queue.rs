@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::body_store::{BodyStore, CallState, LiveState, NewBody, Survivor};
-use crate::domain::envelope::Envelope;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
-use crate::domain::organisation::OrganisationKind;
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
+use pillarbox_domain::organisation::OrganisationKind;
 
 use claim::INTERRUPTED_WAIT;
 use entries::{Entries, Past};

@@ -15,20 +15,20 @@ use hyper::body::Incoming;
 
 use crate::api::error::ApiError;
 use crate::api::{self, Api, Inner};
-use crate::domain::id::KeyId;
-use crate::domain::message::{Failure, FailureCode, Message};
-use crate::domain::organisation::Organisation;
-use crate::domain::policy::MAX_BATCH;
-use crate::domain::request::{FieldError, IdempotencyKey, batch_key};
-use crate::domain::search::MessageFilter;
-use crate::http::refusal_log::AnsweredTo;
-use crate::http::rejection::{Rejection, WrittenAnswer};
-use crate::http::request_id::RequestId;
-use crate::http::{Connection, Handler};
-use crate::in_flight::InFlightGuard;
-use crate::listing::Listing;
-use crate::store::{BatchMode, Client};
-use crate::views::resend::EmailView;
+use crate::records::listing::Listing;
+use crate::records::views::resend::EmailView;
+use pillarbox_domain::id::KeyId;
+use pillarbox_domain::message::{Failure, FailureCode, Message};
+use pillarbox_domain::organisation::Organisation;
+use pillarbox_domain::policy::MAX_BATCH;
+use pillarbox_domain::request::{FieldError, IdempotencyKey, batch_key};
+use pillarbox_domain::search::MessageFilter;
+use pillarbox_http::refusal_log::AnsweredTo;
+use pillarbox_http::rejection::{Rejection, WrittenAnswer};
+use pillarbox_http::request_id::RequestId;
+use pillarbox_http::{Connection, Handler};
+use pillarbox_runtime::in_flight::InFlightGuard;
+use pillarbox_store::{BatchMode, Client};
 
 use error::KeyGiven;
 use wire::{BatchDocument, EmailDocument, ListQuery};
@@ -54,7 +54,7 @@ const BATCH_VALIDATION: HeaderName = HeaderName::from_static("x-batch-validation
 /// Messages on a page, if the client does not say how many.
 const DEFAULT_LIMIT: usize = 20;
 
-/// The API in Resend's shape: a handler for [`crate::http`]. Clones share everything.
+/// The API in Resend's shape: a handler for [`pillarbox_http`]. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct ResendApi {
     inner: Arc<Inner>,

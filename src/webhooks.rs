@@ -13,12 +13,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{error, warn};
 
-use crate::clock::Clock;
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookUrl};
-use crate::proxy::ProxyRule;
-use crate::store::Store;
-use crate::tasks::Task;
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookUrl};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::ProxyRule;
+use pillarbox_runtime::tasks::Task;
+use pillarbox_store::Store;
 
 use endpoint::Endpoint;
 use memory::DeliveryMemory;

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use pillarbox::admin::conditions::{Alerts, Definition, Readiness, Severity, definitions};
 use pillarbox::config::{Config, DefaultOrExample, KeyReference, reference};
-use pillarbox::simulator::Fault;
+use pillarbox_simulator::Fault;
 use serde_json::Value;
 
 const GENERATED: &str = "<!-- generated: UPDATE_DOCS=1 cargo test --test docs -->";

@@ -9,27 +9,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use pillarbox::tasks::Task;
+use pillarbox_runtime::tasks::Task;
 
-/// Lower modules and crates that a module must not name.
-const CLOSED: [(&str, &[&str]); 10] = [
-    ("alerts", &["config", "crate::http", "ses", "simulator"]),
-    ("api", &["config", "dispatch", "ses", "tokio"]),
-    ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),
-    ("http", &["config", "ses", "simulator", "store"]),
+/// Folders of `src` that are crates of their own.
+const CRATES: [&str; 6] = ["domain", "http", "runtime", "ses", "simulator", "store"];
+/// Lower modules and crates that a module must not name. What a crate's manifest lacks needs no row.
+const CLOSED: [(&str, &[&str]); 7] = [
+    ("alerts", &["config", "pillarbox_http", "pillarbox_ses"]),
+    ("api", &["config", "dispatch", "pillarbox_ses", "tokio"]),
     ("intake", &["config"]),
-    ("resend_api", &["config", "dispatch", "ses", "tokio"]),
-    ("ses", &["config", "crate::http", "simulator", "store"]),
-    ("smtp", &["config", "dispatch", "reqwest", "ses", "simulator"]),
-    ("store", &["clock", "config", "crate::http", "ses", "simulator"]),
-    ("webhooks", &["config", "crate::http", "ses", "simulator"]),
+    ("resend_api", &["config", "dispatch", "pillarbox_ses", "tokio"]),
+    ("smtp", &["config", "dispatch", "reqwest", "pillarbox_ses"]),
+    ("store", &["clock"]),
+    ("webhooks", &["config", "pillarbox_http", "pillarbox_ses"]),
 ];
 /// Lower modules and crates that only these modules may name.
-const RESERVED: [(&str, &[&str]); 4] = [
+const RESERVED: [(&str, &[&str]); 3] = [
     ("clap", &["admin", "cli"]),
-    ("redb", &["store"]),
-    ("reqwest", &["proxy", "resolver", "ses", "webhooks"]),
-    ("simulator", &["cli", "providers", "service", "simulator"]),
+    ("reqwest", &["runtime", "ses", "webhooks"]),
+    ("pillarbox_simulator", &["cli", "providers", "service"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];
@@ -39,17 +37,17 @@ const SPAWNS: [(&str, &str); 21] = [
     ("src/admin/backup.rs", "a backup, which ends with its body"),
     ("src/admin/client.rs", "a command's connection"),
     ("src/admin/restart.rs", "a program"),
-    ("src/detached_thread.rs", "a call, whose caller learns of its panic"),
+    ("src/runtime/detached_thread.rs", "a call, whose caller learns of its panic"),
     ("src/dispatch.rs", "a message's attempt"),
     ("src/dispatch/attempt.rs", "a message's attempt"),
     ("src/dispatch/cancel.rs", "a cancellation"),
     ("src/dispatch/drain.rs", "an outcome"),
     ("src/events/poll.rs", "a batch of events"),
-    ("src/http.rs", "a connection"),
+    ("src/http/lib.rs", "a connection"),
     ("src/http/http2.rs", "a request"),
     ("src/http/refusal_log.rs", "a line of the log, once its second is over"),
-    ("src/resolver.rs", "a look-up"),
-    ("src/simulator.rs", "the simulator"),
+    ("src/runtime/resolver.rs", "a look-up"),
+    ("src/simulator/lib.rs", "the simulator"),
     ("src/simulator/server.rs", "a connection of the simulator"),
     ("src/smtp.rs", "a session"),
     ("src/store/postgres/connection.rs", "a connection of PostgreSQL"),
@@ -103,10 +101,12 @@ impl Source {
     }
 }
 
-/// The paths of our own that the code of a module names, from the crate's root.
+/// The paths of our own that the code of a module names, from `src`.
 fn own_paths(module: &[String], code: &str) -> BTreeSet<Vec<String>> {
+    let is_in_crate = module.first().is_some_and(|first| CRATES.contains(&&**first));
+    let root = &module[..usize::from(is_in_crate)];
     let mut found = BTreeSet::new();
-    for start in ["crate::", "super::", "pillarbox::"] {
+    for start in ["crate::", "super::", "pillarbox_"] {
         for (at, _) in code.match_indices(start) {
             if code[..at].ends_with(|c: char| c.is_alphanumeric() || "_:$".contains(c)) {
                 continue;
@@ -114,9 +114,11 @@ fn own_paths(module: &[String], code: &str) -> BTreeSet<Vec<String>> {
             for path in expand(&code[at..]) {
                 let parts = path.split("::").map(str::to_owned).filter(|part| !part.is_empty());
                 let (up, down): (Vec<_>, Vec<_>) = parts.partition(|part| part == "super");
-                found.insert(match up.len() {
-                    0 => down[1..].to_vec(),
-                    up => [&module[..module.len() - up], &down].concat(),
+                let other = down.first().and_then(|first| first.strip_prefix("pillarbox_"));
+                found.insert(match (other, up.len()) {
+                    (Some(other), _) => [&[other.to_owned()], &down[1..]].concat(),
+                    (None, 0) => [root, &down[1..]].concat(),
+                    (None, up) => [&module[..module.len() - up], &down].concat(),
                 });
             }
         }
@@ -237,7 +239,7 @@ fn nothing_but_store_reads_runs_on_the_blocking_pool() {
                     module.split("::").next() == Some("store")
                         || ["service::store", "admin::backup"].contains(&module.as_str())
                 }
-                "to_socket_addrs(" => module == "resolver",
+                "to_socket_addrs(" => module == "runtime::resolver",
                 _ => false,
             };
             if !may && code.contains(call) {

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pillarbox::domain::policy::RECORD_RETENTION;
-use pillarbox::domain::retry::Backoff;
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
-use pillarbox::store::{FILE_NAME, JOURNAL_NAME};
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::retry::Backoff;
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox_store::{FILE_NAME, JOURNAL_NAME};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

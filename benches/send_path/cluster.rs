@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
+use pillarbox_store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
 
 use crate::process::{directory, set_up};
 use crate::report::{Bound, Report, median};

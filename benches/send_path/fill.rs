@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use pillarbox::domain::admission::admit;
-use pillarbox::domain::event::{Event, EventDetail};
-use pillarbox::domain::id::{MessageId, MessageIds};
-use pillarbox::domain::message::Transition;
-use pillarbox::domain::organisation::Organisation;
-use pillarbox::domain::request::{Draft, SendRequest};
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{NewMessage, Reference, Report, Store};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::event::{Event, EventDetail};
+use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::message::Transition;
+use pillarbox_domain::organisation::Organisation;
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{NewMessage, Reference, Report, Store};
 
 use crate::process::{now, organisation_name, set_up};
 

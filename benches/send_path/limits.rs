@@ -4,8 +4,8 @@
 use serde_json::json;
 use tempfile::TempDir;
 
-use pillarbox::domain::organisation::{Limits, Organisation};
-use pillarbox::store::Store;
+use pillarbox_domain::organisation::{Limits, Organisation};
+use pillarbox_store::Store;
 
 use crate::load::{self, Requests};
 use crate::message::Key;

@@ -14,11 +14,11 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::{DomainState, KeyRights, Organisation};
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{NewApiKey, Store};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{DomainState, KeyRights, Organisation};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{NewApiKey, Store};
 
 use crate::message;
 

@@ -10,15 +10,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use pillarbox::api::wire::SendDocument;
-use pillarbox::domain::admission::{Facts, admit};
-use pillarbox::domain::envelope::Envelope;
-use pillarbox::domain::id::MessageIds;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::request::SendRequest;
-use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::queue::EncodedRequest;
-use pillarbox::ses::send::{RequestOptions, encode};
-use pillarbox::store::FILE_NAME;
+use pillarbox_domain::admission::{Facts, admit};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::MessageIds;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::request::SendRequest;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_ses::send::{RequestOptions, encode};
+use pillarbox_store::FILE_NAME;
 
 use crate::accept::{warm_run, warm_service};
 use crate::fill::{self, Plan};

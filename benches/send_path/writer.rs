@@ -8,12 +8,12 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use pillarbox::domain::admission::admit;
-use pillarbox::domain::id::{MessageId, MessageIds};
-use pillarbox::domain::message::Transition;
-use pillarbox::domain::organisation::Organisation;
-use pillarbox::domain::request::SendRequest;
-use pillarbox::store::{NewMessage, Store};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::message::Transition;
+use pillarbox_domain::organisation::Organisation;
+use pillarbox_domain::request::SendRequest;
+use pillarbox_store::{NewMessage, Store};
 
 use crate::fill::{draft, report, ses_message_id};
 use crate::process::{directory, now, set_up};

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use crate::admin::Admin;
 use crate::admin::message::owned_domain;
 use crate::dispatch::{Cancelled, PausedMessages};
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::Cancellation;
-use crate::domain::time::Timestamp;
 use crate::queue::{CancelReach, Selection};
-use crate::store::{NodeRequest, StoreError};
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message::Cancellation;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{NodeRequest, StoreError};
 
 /// Time that the other nodes have to answer (contract, section 12).
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::admin::{Admin, Refusal};
-use crate::http::body::ResponseBody;
-use crate::store::{Snapshot, Store};
+use pillarbox_http::body::ResponseBody;
+use pillarbox_store::{Snapshot, Store};
 
 /// Name of the call, whose answer is no document.
 pub(super) const NAME: &str = "backup";
@@ -87,9 +87,9 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::clock::Clock;
-    use crate::domain::time::Timestamp;
-    use crate::store::{DeadLetter, StoreError};
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_runtime::clock::Clock;
+    use pillarbox_store::{DeadLetter, StoreError};
 
     const NOW: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
     /// Enough for the slowest machine, and less than a reader of a backup may take for one part.

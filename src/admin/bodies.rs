@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::admin::{Admin, BodiesDrop, BodiesShow, Refusal};
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// Bodies of pending messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Examine, Refusal, domain_name};
-use crate::ses::error::CallError;
-use crate::ses::{SesClient, Skew};
+use pillarbox_ses::error::CallError;
+use pillarbox_ses::{SesClient, Skew};
 
 mod account;
 pub(crate) mod database;

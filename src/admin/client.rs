@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
 use crate::admin::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
-use crate::store::{Chunk, NotAChunk};
+use pillarbox_store::{Chunk, NotAChunk};
 
 /// How long an answer may take: SES's calls wait their turn, and a listing may read much.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::admin::snapshot::Snapshot;
 use crate::alerts::{FoundBy, Observed};
 use crate::dispatch::recent_calls;
-use crate::domain::id::OrganisationId;
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::worded::worded;
-use crate::error_chain::without_full_stop;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::worded;
+use pillarbox_runtime::error_chain::without_full_stop;
 
 use list::{IMMEDIATE, OBSERVED};
 

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal};
-use crate::store;
 
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;
@@ -73,7 +72,10 @@ pub(super) async fn clear(
 }
 
 /// The one letter whose id begins so.
-fn one(kept: &[store::DeadLetter], id: &str) -> Result<store::DeadLetter, Refusal> {
+fn one(
+    kept: &[pillarbox_store::DeadLetter],
+    id: &str,
+) -> Result<pillarbox_store::DeadLetter, Refusal> {
     let mut found = kept.iter().filter(|letter| !id.is_empty() && letter.id().starts_with(id));
     match (found.next(), found.next()) {
         (Some(letter), None) => Ok(letter.clone()),
@@ -86,7 +88,7 @@ fn one(kept: &[store::DeadLetter], id: &str) -> Result<store::DeadLetter, Refusa
     }
 }
 
-fn shown(letter: &store::DeadLetter) -> DeadLetter {
+fn shown(letter: &pillarbox_store::DeadLetter) -> DeadLetter {
     DeadLetter {
         id: letter.id(),
         received_at: letter.received_at.to_string(),

@@ -4,18 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
 use crate::dispatch::Cancelled;
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::Cancellation;
-use crate::domain::organisation::{
+use crate::maintenance::domain_verification::finding;
+use crate::queue::Selection;
+use crate::records::views::is_false;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::Cancellation;
+use pillarbox_domain::organisation::{
     self, DomainState, Finding, Organisation, OrganisationKind, SenderDomain,
 };
-use crate::domain_verification::finding;
-use crate::queue::Selection;
-use crate::ses::error::CallError;
-use crate::ses::identity::records::{Purpose, RecordPresence, records};
-use crate::ses::identity::{Identity, SetupStatus};
-use crate::store::Change;
-use crate::views::is_false;
+use pillarbox_ses::error::CallError;
+use pillarbox_ses::identity::records::{Purpose, RecordPresence, records};
+use pillarbox_ses::identity::{Identity, SetupStatus};
+use pillarbox_store::Change;
 
 /// What to do if no service runs that could ask SES.
 const CHECK_LATER: &str = "start the service and check the domain then";

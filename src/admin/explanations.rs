@@ -1,8 +1,8 @@
 //! What operators are told of a step of a message in plain words: its cause, and what to do. The page,
 //! `message show` and the docs take it from here. Must not know how any of them prints it.
 
-use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::message::FailureCode;
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::message::FailureCode;
 
 /// Cause of something that happened to a message, and what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ pub fn of_event(event: &Event) -> Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::time::Timestamp;
+    use pillarbox_domain::time::Timestamp;
 
     #[test]
     fn every_event_is_explained_and_a_list_at_ses_is_told_from_a_bounce() {

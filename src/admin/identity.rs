@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Identify, Refusal};
-use crate::store::FileId;
+use pillarbox_store::FileId;
 
 /// Data directory of a service, by path, device and inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

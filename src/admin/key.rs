@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::admin::{
     Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, UNREADABLE, domain_name,
 };
-use crate::domain::api_key::ApiKey;
-use crate::domain::id::KeyId;
-use crate::domain::organisation::{ApiKeyEntry, KeyRights, Scope};
-use crate::domain::terms::{MessageDefaults, Priority, parse_expires_in};
-use crate::domain::time::Timestamp;
-use crate::store::{Change, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, NewApiKey};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::KeyId;
+use pillarbox_domain::organisation::{ApiKeyEntry, KeyRights, Scope};
+use pillarbox_domain::terms::{MessageDefaults, Priority, parse_expires_in};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{Change, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, NewApiKey};
 
 /// The longest label of a key, in characters.
 const MAX_LABEL_CHARS: usize = 100;

@@ -4,11 +4,11 @@ use std::pin::Pin;
 
 use crate::admin::snapshot::Snapshot;
 use crate::dispatch::{Cancelled, PausedMessages};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Cancellation;
 use crate::queue::{DrainForecast, Live, Selection};
-use crate::store::StoreError;
 use crate::webhooks::Webhooks;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::Cancellation;
+use pillarbox_store::StoreError;
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {

@@ -14,20 +14,20 @@ use crate::admin::{
     Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
 };
 use crate::dispatch::Cancelled;
-use crate::domain::event::Event;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Cancellation, Message, Status};
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION_DAYS};
-use crate::domain::request::IdempotencyKey;
-use crate::domain::search::{AnyField, MessageFilter, SearchText};
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::timeline::Entry;
-use crate::listing;
 use crate::queue::{Live, Selection, View};
-use crate::store::Lister;
-use crate::views::{DetailView, EventView, MessageView, TimelineEntryView, is_false};
+use crate::records::listing;
+use crate::records::views::{DetailView, EventView, MessageView, TimelineEntryView, is_false};
+use pillarbox_domain::event::Event;
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Cancellation, Message, Status};
+use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION_DAYS};
+use pillarbox_domain::request::IdempotencyKey;
+use pillarbox_domain::search::{AnyField, MessageFilter, SearchText};
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::timeline::Entry;
+use pillarbox_store::Lister;
 
 /// The most messages that one command lists.
 pub(super) const MAX_LISTED: u64 = 100_000;
@@ -471,8 +471,8 @@ impl From<&Event> for RecipientEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::EventDetail;
-    use crate::domain::time::Timestamp;
+    use pillarbox_domain::event::EventDetail;
+    use pillarbox_domain::time::Timestamp;
 
     fn event(at: u64, recipients: &[&str], detail: EventDetail) -> Event {
         Event {

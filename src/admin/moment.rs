@@ -1,7 +1,7 @@
 //! Moments of the past, as operators write them: one reader for all commands.
 
 use crate::admin::Refusal;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// Reads an instant, a day (its beginning, in UTC) or a duration that ends at `now`.
 pub(super) fn moment(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {

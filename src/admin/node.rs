@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
-use crate::store::{Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom};
+use pillarbox_store::{
+    Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nodes {

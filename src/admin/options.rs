@@ -11,8 +11,8 @@ use crate::admin::message::QueuedMessages;
 use crate::admin::organisation::SendsWhilePaused;
 use crate::admin::suppression::Scope;
 use crate::admin::webhook::ReplayedEvents;
-use crate::domain::message::Status;
-use crate::domain::outcome::MessageOutcome;
+use pillarbox_domain::message::Status;
+use pillarbox_domain::outcome::MessageOutcome;
 
 /// Reads a flag, which is one value if it is given and another if not.
 pub(super) fn flag<T>(off: T, on: T) -> impl TypedValueParser<Value = T>

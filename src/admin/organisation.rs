@@ -11,13 +11,13 @@ use crate::admin::{
     organisation_name,
 };
 use crate::dispatch::{Cancelled, PausedMessages};
-use crate::domain::id::OrganisationId;
-use crate::domain::message::Cancellation;
-use crate::domain::organisation as domain;
-use crate::domain::usage::{Period, first_of_month};
 use crate::queue::Selection;
-use crate::store::{Change, FIRST_WITH_RIGHTS, Store};
-use crate::views::is_false;
+use crate::records::views::is_false;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::message::Cancellation;
+use pillarbox_domain::organisation as domain;
+use pillarbox_domain::usage::{Period, first_of_month};
+use pillarbox_store::{Change, FIRST_WITH_RIGHTS, Store};
 
 /// The largest limit: every sum of such numbers is one that JSON and databases know.
 const MAX_LIMIT: u64 = 1_000_000_000_000;

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::OrganisationName;
-use crate::store::{ListError, StoreError};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::OrganisationName;
+use pillarbox_store::{ListError, StoreError};
 
 /// Reason why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

@@ -19,8 +19,8 @@ use tracing::info;
 
 use crate::admin::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
 use crate::body_store::ARENA_FORMAT;
-use crate::detached_thread;
-use crate::store::DATA_FORMAT;
+use pillarbox_runtime::detached_thread;
+use pillarbox_store::DATA_FORMAT;
 
 /// Longest time that the check of the installed program may take.
 const CHECK_TIMEOUT: Duration = Duration::from_mins(1);

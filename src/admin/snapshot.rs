@@ -10,23 +10,23 @@ use crate::admin::REMOVED_MARK;
 use crate::admin::bodies::Bodies;
 use crate::admin::process::Process;
 use crate::alerts::AlertsStatus;
-use crate::clock::{Clock, Jump};
+use crate::dispatch::quota::AccountCheck;
 use crate::dispatch::{PausedByOperator, SendingStatus};
-use crate::domain::attempt::TrackingOverride;
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{Limits, OrganisationKind};
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Period, Usage};
-use crate::domain::webhook::Webhook;
-use crate::http::connections::Closed;
-use crate::http::tls::CertificateTrouble;
-use crate::organisation_counts::OrganisationCounts;
-use crate::quota::AccountCheck;
-use crate::store::{
+use crate::webhooks::EndpointStatus;
+use pillarbox_domain::attempt::TrackingOverride;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::{Limits, OrganisationKind};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Period, Usage};
+use pillarbox_domain::webhook::Webhook;
+use pillarbox_http::connections::Closed;
+use pillarbox_http::tls::CertificateTrouble;
+use pillarbox_runtime::clock::{Clock, Jump};
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{
     DamagedRow, DatabaseStatus, EventBacklog, FileLoss, Health, LostMessages, NodeStatus, Store,
     StoreError,
 };
-use crate::webhooks::EndpointStatus;
 
 /// Organisations with counts of their own where counts are printed: those that were added first.
 /// The others are counted together, so that the number of series stays bounded.

@@ -24,13 +24,13 @@ use tracing::{debug, error, warn};
 
 use crate::admin::backup;
 use crate::admin::{Admin, CallFault, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
-use crate::http::body::{BodyReader, ResponseBody};
-use crate::http::drain::DrainSignal;
-use crate::http::limits::{Limits, WhenFull};
-use crate::http::rejection::{ErrorAnswer, JSON, Rejection};
-use crate::http::request_id::RequestId;
-use crate::http::{self as server, Connection, Handler, Listener};
-use crate::store::FileId;
+use pillarbox_http::body::{BodyReader, ResponseBody};
+use pillarbox_http::drain::DrainSignal;
+use pillarbox_http::limits::{Limits, WhenFull};
+use pillarbox_http::rejection::{ErrorAnswer, JSON, Rejection};
+use pillarbox_http::request_id::RequestId;
+use pillarbox_http::{Connection, Handler, Listener};
+use pillarbox_store::FileId;
 
 /// Connections at one time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
@@ -178,7 +178,7 @@ impl Socket {
     pub async fn serve(self, admin: Arc<Admin>, drain: DrainSignal) {
         let limits = limits();
         let calls = Calls { admin, bodies: BodyReader::new(&limits) };
-        if let Err(error) = server::serve(self, calls, limits, drain).await {
+        if let Err(error) = pillarbox_http::serve(self, calls, limits, drain).await {
             error!(%error, "the administration socket ended");
         }
     }

@@ -13,13 +13,13 @@ use crate::admin::conditions::{self, Condition};
 use crate::admin::live::LiveView;
 use crate::admin::snapshot::{CertificateState, Snapshot, StoreHealth, Stored, TakenIn};
 use crate::admin::{Acknowledge, Admin, ClockConfirm, Page, Place, Refusal, Status};
-use crate::clock::{ConfirmedBy, Jump};
-use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
+use crate::dispatch::quota::{AccountCheck, AccountFault};
+use crate::maintenance::timekeeper;
 use crate::queue::DrainForecast;
-use crate::quota::{AccountCheck, AccountFault};
-use crate::store::{self, DamagedRow, EventBacklog};
-use crate::timekeeper;
+use pillarbox_runtime::clock::{ConfirmedBy, Jump};
+use pillarbox_runtime::detached_thread;
+use pillarbox_store::{DamagedRow, EventBacklog};
 
 /// How many damaged rows are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
@@ -427,8 +427,8 @@ fn provider(condition: BreakerState, account: Option<&AccountProblem>) -> Provid
     }
 }
 
-impl From<store::LostMessages> for LostMessages {
-    fn from(lost: store::LostMessages) -> Self {
+impl From<pillarbox_store::LostMessages> for LostMessages {
+    fn from(lost: pillarbox_store::LostMessages) -> Self {
         Self { messages: lost.messages, last_at: lost.last_at.to_string() }
     }
 }

@@ -9,13 +9,13 @@ use crate::admin::{
     Admin, MAX_PAGE, Refusal, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
     SuppressionList, SuppressionRemove, UNREADABLE,
 };
-use crate::domain::id::OrganisationId;
-use crate::domain::mailbox::MailboxError;
-use crate::domain::search::SearchText;
-use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::ses::account::Removal;
-use crate::store::Change;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::mailbox::MailboxError;
+use pillarbox_domain::search::SearchText;
+use pillarbox_domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_ses::account::Removal;
+use pillarbox_store::Change;
 
 /// The most addresses that one call names; at their full length they fit into a call.
 pub const MAX_ADDRESSES: usize = 1_000;

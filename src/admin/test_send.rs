@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Refusal, TestSend};
-use crate::domain::mailbox::Mailbox;
-use crate::domain::organisation::{DomainState, Organisation, OrganisationKind};
-use crate::domain::request::{Draft, RawMessage, SendRequest, Submission};
 use crate::intake;
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::organisation::{DomainState, Organisation, OrganisationKind};
+use pillarbox_domain::request::{Draft, RawMessage, SendRequest, Submission};
 
 /// SES's mailbox simulator: it counts for no reputation, and is open to accounts in the sandbox
 /// (SES developer guide, "Using the mailbox simulator").

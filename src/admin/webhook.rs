@@ -10,19 +10,19 @@ use crate::admin::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
-use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
+use crate::records::views::resend::event_name;
+use crate::webhooks::{self, AttemptResult, Attempted, EndpointStatus};
+use pillarbox_domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
     EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
     WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
-use crate::store::{
+use pillarbox_store::{
     Change, Duty, FIRST_WITH_WEBHOOK_FORMATS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
     WebhookAdded as Added,
 };
-use crate::views::resend::event_name;
-use crate::webhooks::{self, AttemptResult, Attempted, EndpointStatus};
 
 /// The most deliveries of each state that are listed.
 const MAX_DELIVERIES: usize = 100;

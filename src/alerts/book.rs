@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::alert::{
+use pillarbox_domain::alert::{
     Alert, AlertChange, AlertDelivery, AlertKey, NextAttempt, ToldCondition,
 };
-use crate::domain::time::Timestamp;
-use crate::store::MAX_ALERTS;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::MAX_ALERTS;
 
 /// Alerts, those that are being posted, and changes to be stored.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::alert::AlertEvent;
+    use pillarbox_domain::alert::AlertEvent;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

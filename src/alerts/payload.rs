@@ -5,11 +5,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::alerts::book::Book;
-use crate::domain::alert::{Alert, AlertEvent, AlertKey, ToldCondition};
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::WebhookFormat;
 use crate::webhooks::Delivery;
+use pillarbox_domain::alert::{Alert, AlertEvent, AlertKey, ToldCondition};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::WebhookFormat;
 
 /// Bytes of the hash in an id.
 const ID_BYTES: usize = 16;
@@ -183,8 +183,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::alert::{AlertChange, News};
-    use crate::domain::id::KeyId;
+    use pillarbox_domain::alert::{AlertChange, News};
+    use pillarbox_domain::id::KeyId;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
     const SOON: Timestamp = Timestamp::from_unix_millis(1_800_000_060_000);

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::alerts::book::Book;
-use crate::domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ToldCondition};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ToldCondition};
+use pillarbox_domain::time::Timestamp;
 
 /// Condition that holds, as operators are to be told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +183,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::alert::Alert;
+    use pillarbox_domain::alert::Alert;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

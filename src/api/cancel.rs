@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::api::Inner;
 use crate::api::error::ApiError;
-use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Status};
-use crate::domain::organisation::Organisation;
 use crate::queue::{CancelReach, Live, View, live_changes};
-use crate::store::StoreError;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Message, Status};
+use pillarbox_domain::organisation::Organisation;
+use pillarbox_store::StoreError;
 
 /// Time that a cancelled message has to end, or to show that its call is under way. The client gets an
 /// answer within 5 seconds (contract, section 1).

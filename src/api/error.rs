@@ -9,15 +9,15 @@ use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use crate::domain::organisation::Scope;
-use crate::domain::policy::RECORD_RETENTION_DAYS;
-use crate::domain::request::{FieldError, RequestError};
-use crate::domain::usage::Exceeded;
-use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
 use crate::intake::{Refusal, RequestRefusal};
 use crate::queue::NoRoom;
-use crate::shared_limits::Exhausted;
-use crate::store::{ListError, StoreError};
+use pillarbox_domain::organisation::Scope;
+use pillarbox_domain::policy::RECORD_RETENTION_DAYS;
+use pillarbox_domain::request::{FieldError, RequestError};
+use pillarbox_domain::usage::Exceeded;
+use pillarbox_http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
+use pillarbox_runtime::shared_limits::Exhausted;
+use pillarbox_store::{ListError, StoreError};
 
 /// The most characters of a client's own text that an answer repeats.
 pub const MAX_ECHO_CHARS: usize = 100;
@@ -296,12 +296,12 @@ impl ApiError {
     pub(crate) fn one_of_each() -> Vec<Self> {
         use std::time::Duration;
 
-        use crate::domain::time::Timestamp;
-        use crate::domain::usage::Period;
+        use pillarbox_domain::time::Timestamp;
+        use pillarbox_domain::usage::Period;
 
         let text = String::new;
         let room = NoRoom { exhausted: Exhausted::Whole, retry_after: Duration::ZERO };
-        let memory = crate::http::rejection::Memory::Requests;
+        let memory = pillarbox_http::rejection::Memory::Requests;
         let retry = Some((Timestamp::LAST, Duration::from_secs(1)));
         let exceeded = Exceeded { period: Period::Day, limit: 1, left: 0, retry };
         let rejections = [

@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::api::error::CODES;
-use crate::in_flight::InFlight;
+use pillarbox_runtime::in_flight::InFlight;
 
 /// Metrics of the client listener since the start.
 #[derive(Debug)]

@@ -9,24 +9,24 @@ use crate::api::error::ApiError;
 use crate::api::wire::{
     self, ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS,
 };
-use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
-use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
-use crate::domain::organisation::{Limits, OrganisationKind};
-use crate::domain::policy::{
+use crate::intake::{Refusal, RequestRefusal};
+use crate::records::listing::Listing;
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
+use pillarbox_domain::organisation::{Limits, OrganisationKind};
+use pillarbox_domain::policy::{
     IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_BATCH, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
     MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
     MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
-use crate::domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::{Entry, Step, StepKind};
-use crate::domain::usage::Usage;
-use crate::intake::{Refusal, RequestRefusal};
-use crate::listing::Listing;
-use crate::store::Accepted;
+use pillarbox_domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::{Entry, Step, StepKind};
+use pillarbox_domain::usage::Usage;
+use pillarbox_store::Accepted;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

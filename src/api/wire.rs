@@ -11,25 +11,25 @@ use serde::Serialize;
 
 use crate::api::error::{ApiError, MAX_ECHO_CHARS, clip};
 use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
-use crate::domain::event::{Event, EventType};
-use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
-use crate::domain::id::MessageId;
-use crate::domain::likely::likely;
-use crate::domain::message::{Message, Status};
-use crate::domain::organisation::{Limits, OrganisationKind};
-use crate::domain::policy::MAX_BATCH;
-use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
-use crate::domain::search::MessageFilter;
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::Entry;
-use crate::domain::usage::{Period, Usage};
-use crate::http::rejection::ErrorAnswer;
 use crate::intake::{BatchRefusal, RequestRefusal};
-use crate::listing::Listing;
 use crate::queue::Live;
-use crate::store::{Accepted, BatchMode};
-use crate::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
+use crate::records::listing::Listing;
+use crate::records::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
+use pillarbox_domain::event::{Event, EventType};
+use pillarbox_domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::likely::likely;
+use pillarbox_domain::message::{Message, Status};
+use pillarbox_domain::organisation::{Limits, OrganisationKind};
+use pillarbox_domain::policy::MAX_BATCH;
+use pillarbox_domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
+use pillarbox_domain::search::MessageFilter;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::Entry;
+use pillarbox_domain::usage::{Period, Usage};
+use pillarbox_http::rejection::ErrorAnswer;
+use pillarbox_store::{Accepted, BatchMode};
 
 /// The fields of a send request (specification section 2.1; `attachments`, `metadata`, `priority` and
 /// `expiresIn` are additions).

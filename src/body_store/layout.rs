@@ -6,8 +6,8 @@
 use twox_hash::XxHash3_64;
 
 use crate::body_store::{ArenaOwner, NotTaken};
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation, Failure, FailureCode};
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode};
 
 /// Bytes of a block. The first block of the arena has its head.
 pub(super) const BLOCK_BYTES: u64 = 256 * 1024;

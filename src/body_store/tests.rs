@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::domain::id::MessageIds;
+use pillarbox_domain::id::MessageIds;
 
 const OWNER: ArenaOwner = ArenaOwner { boot: [1; 16], store: [2; 16] };
 const ACME: OrganisationId = OrganisationId(7);

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
 use crate::cli::connect;
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
-use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::service;
-use crate::ses::SesClient;
-use crate::ses::credentials::Credentials;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::SesClient;
+use pillarbox_ses::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
+use pillarbox_ses::credentials::Credentials;
 
 /// The keys that are written.
 const CONFIGURATION_SET: &str = "ses.configuration_set";

@@ -14,8 +14,8 @@ use crate::cli::connect::Connection;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
-use crate::clock::Clock;
-use crate::store::{
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::{
     Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store, Unclosed,
 };
 

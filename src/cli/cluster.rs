@@ -9,10 +9,10 @@ use crate::cli::backup;
 use crate::cli::connect::{self, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
-use crate::clock::Clock;
 use crate::config::StoreConfig;
 use crate::service;
-use crate::store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {

@@ -12,9 +12,9 @@ use crate::admin::client::{CallError, Client, ConnectError};
 use crate::admin::{Admin, Call, Identify};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
-use crate::clock::{Clock, ConfirmedBy};
 use crate::config::{self, Config, StoreConfig};
-use crate::store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
+use pillarbox_runtime::clock::{Clock, ConfirmedBy};
+use pillarbox_store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 
 /// Heading of these options in a command's help.
 const HEADING: &str = "Which service";

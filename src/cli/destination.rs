@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use crate::cli::error::CliError;
-use crate::store::{CopyError, Existing, FileId, OwnFiles};
+use pillarbox_store::{CopyError, Existing, FileId, OwnFiles};
 
 /// Where open descriptors are files.
 const DESCRIPTORS: &str = "/proc";

@@ -19,11 +19,11 @@ use crate::admin::{DomainList, Examine, WebhookList, WebhookReach};
 use crate::cli::connect;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
-use crate::clock::{Clock, Synchronisation};
 use crate::config::Config;
 use crate::service;
-use crate::ses::SesClient;
-use crate::ses::credentials::Credentials;
+use pillarbox_runtime::clock::{Clock, Synchronisation};
+use pillarbox_ses::SesClient;
+use pillarbox_ses::credentials::Credentials;
 
 mod alerts;
 mod machine;

@@ -12,9 +12,9 @@ use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
-use crate::domain::organisation::Finding;
-use crate::ses::identity::SetupStatus;
-use crate::ses::identity::records::{Purpose, RecordPresence};
+use pillarbox_domain::organisation::Finding;
+use pillarbox_ses::identity::SetupStatus;
+use pillarbox_ses::identity::records::{Purpose, RecordPresence};
 
 pub(super) async fn remove(
     session: &Session,

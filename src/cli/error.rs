@@ -8,8 +8,8 @@ use crate::admin::client::{CallError, ConnectError};
 use crate::admin::conditions::several;
 use crate::config::ConfigError;
 use crate::service::ServiceError;
-use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
 use crate::webhooks::BadEndpoint;
+use pillarbox_store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;

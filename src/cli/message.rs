@@ -15,7 +15,7 @@ use crate::cli::confirmation::{Confirmed, on_all_nodes};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped, painted, style_of};
-use crate::views::{DetailView, FailureView, TimelineEntryView};
+use crate::records::views::{DetailView, FailureView, TimelineEntryView};
 
 /// How much of a recipient or a subject a table shows, in characters.
 const CELL_CHARS: usize = 40;

@@ -3,7 +3,7 @@
 use crate::admin::node::{Node, Nodes};
 use crate::admin::{NodeDrain, NodeForget};
 use crate::cli::output::Table;
-use crate::store::DrainOrder;
+use pillarbox_store::DrainOrder;
 
 pub(super) fn drained(NodeDrain { name, drain }: &NodeDrain) -> String {
     match drain {

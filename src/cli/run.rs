@@ -12,13 +12,13 @@ use crate::admin::restart::ProgramCheck;
 use crate::cli::connect::Format;
 use crate::cli::error::CliError;
 use crate::config::{self, Config};
-use crate::domain::api_key::ApiKey;
-use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
 use crate::service::{self, DevOptions, Ended, Inherited, ServiceError};
-use crate::simulator::{EventOptions, EventRoute, Events, Options};
-use crate::tasks::Task;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::mailbox::{Address, DomainName};
+use pillarbox_domain::webhook::WebhookUrl;
+use pillarbox_runtime::tasks::Task;
+use pillarbox_simulator::{EventOptions, EventRoute, Events, Options};
 
 /// How long the process waits for threads that still work once the service has stopped.
 const LAST_THREADS: Duration = Duration::from_millis(500);

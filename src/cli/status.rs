@@ -19,11 +19,11 @@ use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
 use crate::dispatch::circuit_breaker::Cause;
-use crate::error_chain::without_full_stop;
-use crate::http::tls::CertificateFault;
+use crate::dispatch::quota::{self, AccountFault};
 use crate::queue::Fill;
-use crate::quota::{self, AccountFault};
-use crate::store::DamagedRow;
+use pillarbox_http::tls::CertificateFault;
+use pillarbox_runtime::error_chain::without_full_stop;
+use pillarbox_store::DamagedRow;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;

@@ -10,7 +10,7 @@ use std::path::Path;
 use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 
 use crate::config::error::{ConfigError, Origin, Problem};
-use crate::domain::likely::likely;
+use pillarbox_domain::likely::likely;
 
 /// Every key's full name.
 pub(super) const KEYS: [&str; 47] = [

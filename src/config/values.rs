@@ -17,8 +17,8 @@ use secrecy::SecretString;
 use crate::config::error::Origin;
 use crate::config::sources::Given;
 use crate::config::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
-use crate::domain::webhook::{SigningSecret, WebhookUrl};
-use crate::proxy::{EnvironmentProxy, ProxyRule, ProxyServer};
+use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
+use pillarbox_runtime::proxy::{EnvironmentProxy, ProxyRule, ProxyServer};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).

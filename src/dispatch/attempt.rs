@@ -14,18 +14,18 @@ use crate::dispatch::circuit_breaker::Signal;
 use crate::dispatch::paused_domains::Fault;
 use crate::dispatch::provider_health::CallMarks;
 use crate::dispatch::{Dispatcher, Settings};
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
-use crate::domain::envelope::Envelope;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{
+use crate::queue::{Call, Claim, Interruption, PendingMessage};
+use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
-use crate::domain::organisation::{OrganisationKind, SenderStatus};
-use crate::domain::time::Timestamp;
-use crate::queue::{Call, Claim, Interruption, PendingMessage};
-use crate::store::{Store, StoreError};
-use crate::tasks::caught;
+use pillarbox_domain::organisation::{OrganisationKind, SenderStatus};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::tasks::caught;
+use pillarbox_store::{Store, StoreError};
 
 /// How long a call takes until other nodes are told that it is under way.
 const LONG_CALL: Duration = Duration::from_secs(1);

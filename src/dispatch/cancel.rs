@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::dispatch::Dispatcher;
-use crate::domain::attempt::Provider;
-use crate::domain::message::{Cancellation, Recorded, Transition};
 use crate::queue::{Claim, Selected, Selection};
-use crate::store::{Health as StoreHealth, StoreError};
+use pillarbox_domain::attempt::Provider;
+use pillarbox_domain::message::{Cancellation, Recorded, Transition};
+use pillarbox_store::{Health as StoreHealth, StoreError};
 
 /// How often messages past their time are looked for.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);

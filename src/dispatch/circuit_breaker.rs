@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::domain::attempt::ProblemKind;
-use crate::domain::message::Failure;
-use crate::domain::retry::Backoff;
-use crate::in_flight::{InFlight, InFlightGuard};
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::message::Failure;
+use pillarbox_domain::retry::Backoff;
+use pillarbox_runtime::in_flight::{InFlight, InFlightGuard};
 
 /// Calls that may be under way at which a gradual return is over.
 const RETURNED: usize = 64;
@@ -305,7 +305,7 @@ impl CircuitBreaker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::message::FailureCode;
+    use pillarbox_domain::message::FailureCode;
 
     fn breaker(now: Instant) -> CircuitBreaker {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();

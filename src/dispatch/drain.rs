@@ -10,13 +10,13 @@ use tracing::{error, warn};
 
 use crate::dispatch::attempt::{KnownOutcome, RECORD_AGAIN, offer};
 use crate::dispatch::{Dispatcher, Phase, TEST_CALLS};
-use crate::domain::attempt::Provider;
-use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Transition};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::time::Timestamp;
 use crate::queue::{DrainForecast, Next};
-use crate::store::Health as StoreHealth;
+use pillarbox_domain::attempt::Provider;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, Transition};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::Health as StoreHealth;
 
 /// How long the store may take for the last records of a process.
 pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);

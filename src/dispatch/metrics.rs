@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::domain::attempt::{Outcome, ProblemKind};
+use pillarbox_domain::attempt::{Outcome, ProblemKind};
 
 /// Bounds of a call's duration, in seconds.
 const CALL_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -110,7 +110,7 @@ impl SendingMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempt::{Problem, ProviderAnswer};
+    use pillarbox_domain::attempt::{Problem, ProviderAnswer};
 
     #[test]
     fn every_outcome_has_its_count() {

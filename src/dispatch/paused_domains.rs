@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::domain::attempt::Problem;
-use crate::domain::id::OrganisationId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{Finding, SenderDomain};
-use crate::domain::retry::Backoff;
 use crate::queue::MessageQueue;
+use pillarbox_domain::attempt::Problem;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{Finding, SenderDomain};
+use pillarbox_domain::retry::Backoff;
 
 type Pauses = BTreeMap<(OrganisationId, DomainName<'static>), Pause>;
 
@@ -197,9 +197,9 @@ mod tests {
 
     use super::*;
     use crate::body_store::BodyStore;
-    use crate::domain::attempt::ProblemKind;
-    use crate::domain::organisation::DomainState;
-    use crate::domain::time::Timestamp;
+    use pillarbox_domain::attempt::ProblemKind;
+    use pillarbox_domain::organisation::DomainState;
+    use pillarbox_domain::time::Timestamp;
 
     const ACME: OrganisationId = OrganisationId(1);
 
@@ -215,7 +215,7 @@ mod tests {
             provider_code: None,
             message: "no".to_owned(),
             retry_after: None,
-            answer: crate::domain::attempt::ProviderAnswer::Missing,
+            answer: pillarbox_domain::attempt::ProviderAnswer::Missing,
         };
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
         let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));

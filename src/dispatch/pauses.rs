@@ -7,11 +7,11 @@ use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
-use crate::domain::attempt::Provider;
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::Pause;
-use crate::domain::time::Timestamp;
 use crate::queue::Backlog;
+use pillarbox_domain::attempt::Provider;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::Pause;
+use pillarbox_domain::time::Timestamp;
 
 /// Pending messages of an organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

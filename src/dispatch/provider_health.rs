@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::dispatch::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
-use crate::domain::id::OrganisationId;
-use crate::domain::retry::Backoff;
-use crate::in_flight::InFlightGuard;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::retry::Backoff;
+use pillarbox_runtime::in_flight::InFlightGuard;
 
 /// Calls without an answer in a row, with none that succeeded in between, that mean: the provider
 /// does not answer. One lost answer among many good ones must not stop sending.

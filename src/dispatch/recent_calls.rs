@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::attempt::{Outcome, ProblemKind, ProviderAnswer};
-use crate::domain::id::OrganisationId;
+use pillarbox_domain::attempt::{Outcome, ProblemKind, ProviderAnswer};
+use pillarbox_domain::id::OrganisationId;
 
 /// How far back calls count.
 pub const WINDOW: Duration = Duration::from_mins(5);
@@ -240,7 +240,7 @@ fn forget(steps: &mut VecDeque<Step>, now: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempt::Problem;
+    use pillarbox_domain::attempt::Problem;
 
     const LATE: Duration = Duration::from_secs(3);
     const A: OrganisationId = OrganisationId(1);

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
 
-use crate::domain::attempt::{Problem, ProviderAnswer, Sentence};
-use crate::domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::attempt::{Problem, ProviderAnswer, Sentence};
+use pillarbox_domain::id::{MessageId, OrganisationId};
 
 /// From this refusal in a row on, messages wait.
 const HELD_FROM: usize = 5;
@@ -93,9 +93,9 @@ impl RefusalRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempt::ProblemKind;
-    use crate::domain::id::MessageIds;
-    use crate::domain::time::Timestamp;
+    use pillarbox_domain::attempt::ProblemKind;
+    use pillarbox_domain::id::MessageIds;
+    use pillarbox_domain::time::Timestamp;
 
     const A: OrganisationId = OrganisationId(1);
     const B: OrganisationId = OrganisationId(2);

@@ -8,18 +8,18 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::body_store::BodyStore;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
-use crate::domain::envelope::Envelope;
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{FailureCode, State, Status};
-use crate::domain::organisation::{DomainState, Organisation};
-use crate::domain::request::{Draft, SendRequest};
-use crate::domain::terms::Priority;
-use crate::domain::time::Timestamp;
 use crate::intake::Intake;
 use crate::queue::{AcceptedMessage, EncodedRequest};
-use crate::ses::send::RequestOptions;
-use crate::store::MessageFilter;
+use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{FailureCode, State, Status};
+use pillarbox_domain::organisation::{DomainState, Organisation};
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::terms::Priority;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_ses::send::RequestOptions;
+use pillarbox_store::MessageFilter;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const MOMENT: Duration = Duration::from_millis(5);

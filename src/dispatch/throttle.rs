@@ -6,8 +6,8 @@ use crate::dispatch::Wait;
 use crate::dispatch::circuit_breaker::{Cause, Permit};
 use crate::dispatch::provider_health::ProviderHealth;
 use crate::dispatch::token_bucket::{Rate, TokenBucket};
-use crate::domain::message::Acceptance;
-use crate::domain::retry::Backoff;
+use pillarbox_domain::message::Acceptance;
+use pillarbox_domain::retry::Backoff;
 
 /// A node without a part of the pace as good as stands still.
 const LEAST_SHARE: f64 = 1e-6;

@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::request::{Attachment, Body, IdempotencyKey, SendRequest};
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::terms::{MessageDefaults, Terms};
+use crate::mailbox::{DomainName, Mailbox};
+use crate::request::{Attachment, Body, IdempotencyKey, SendRequest};
+use crate::suppression::SuppressedAddress;
+use crate::terms::{MessageDefaults, Terms};
 
 /// What admission has to know of an organisation.
 pub trait Facts {

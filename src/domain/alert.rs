@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::time::Timestamp;
+use crate::id::{KeyId, OrganisationId};
+use crate::time::Timestamp;
 
 /// Time for which a condition holds before it is told of. Most that ends sooner by itself needs nobody.
 pub const LASTING: Duration = Duration::from_mins(1);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::domain::envelope::Envelope;
-use crate::domain::message::{Acceptance, Failure, FailureCode};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::worded::worded;
+use crate::envelope::Envelope;
+use crate::message::{Acceptance, Failure, FailureCode};
+use crate::organisation::OrganisationKind;
+use crate::worded;
 
 /// Who sends: takes a message's ready request and says what became of it.
 ///

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 /// Largest number of corrections that a file keeps. If there are more, the two oldest become one.
 const MAX_CORRECTIONS: usize = 64;

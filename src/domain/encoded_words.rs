@@ -58,7 +58,7 @@ pub fn looks_encoded(text: &str) -> bool {
 }
 
 /// Returns where an encoded word may begin first.
-pub(in crate::domain) fn first_sign(text: &str) -> Option<usize> {
+pub(crate) fn first_sign(text: &str) -> Option<usize> {
     // Hardly any text has the sign, and to see that takes a fraction of the time.
     if text.contains('=') { text.find("=?") } else { None }
 }

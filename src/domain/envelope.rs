@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::domain::admission::Admitted;
-use crate::domain::mailbox::{Address, DomainName, Mailbox};
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::terms::{Priority, Terms, whole_millis};
+use crate::admission::Admitted;
+use crate::mailbox::{Address, DomainName, Mailbox};
+use crate::suppression::SuppressedAddress;
+use crate::terms::{Priority, Terms, whole_millis};
 
 /// Room for a message to one or a few recipients, in bytes.
 const USUAL_BYTES: usize = 128;
@@ -37,12 +37,12 @@ impl Envelope<'_> {
     }
 
     /// The envelope with this text, which [`Envelope::as_str`] gave.
-    pub(crate) const fn from_text(text: String) -> Self {
+    pub const fn from_text(text: String) -> Self {
         Self(Cow::Owned(text))
     }
 
     /// The envelope as one text.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 

@@ -3,9 +3,9 @@
 //! An event belongs to recipients; a message's status (did the provider take it?) is another
 //! matter and is only ever corrected by an event, never replaced by it.
 
-use crate::domain::suppression::SuppressionReason;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::suppression::SuppressionReason;
+use crate::time::Timestamp;
+use crate::worded;
 
 worded! {
     /// How final a bounce is, in SES's terms.
@@ -129,7 +129,7 @@ impl Event {
 
 /// Returns true if a subtype says that a list or a check at SES stopped the message, and not the
 /// recipient's server or the recipient (SES developer guide, "Bounce types").
-pub(crate) fn is_stopped_at_ses(sub_type: &str) -> bool {
+pub fn is_stopped_at_ses(sub_type: &str) -> bool {
     matches!(
         sub_type,
         "Suppressed"

@@ -12,14 +12,14 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::{Event, EventType};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::likely::likely;
-use crate::domain::message::Message;
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::clock_corrections::WindowTime;
+use crate::event::{Event, EventType};
+use crate::id::{MessageId, OrganisationId};
+use crate::likely::likely;
+use crate::message::Message;
+use crate::policy::RECORD_RETENTION;
+use crate::time::Timestamp;
+use crate::worded;
 
 /// Bits of a position behind its instant: they number the entries of one millisecond.
 const COUNTER_BITS: u32 = 20;

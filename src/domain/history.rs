@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 /// Hour of UTC, as its number since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

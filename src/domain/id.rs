@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use uuid::Uuid;
 
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 /// A message's identifier: a `UUIDv7`, shown in lower case with hyphens.
 ///

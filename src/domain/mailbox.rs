@@ -13,7 +13,7 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use mail_builder::headers::Header;
 use mail_builder::headers::address::Address as HeaderAddress;
 
-use crate::domain::encoded_words::{first_sign, looks_encoded};
+use crate::encoded_words::{first_sign, looks_encoded};
 
 /// The longest domain name in its ASCII form, in octets (RFC 5321 section 4.5.3.1.2).
 const DOMAIN_MAX_OCTETS: usize = 255;
@@ -93,7 +93,7 @@ impl<'a> DomainName<'a> {
     }
 
     /// A name that [`DomainName::parse`] has read before, as its text was then.
-    pub(in crate::domain) const fn of_text(text: &'a str) -> Self {
+    pub(crate) const fn of_text(text: &'a str) -> Self {
         Self(Cow::Borrowed(text))
     }
 

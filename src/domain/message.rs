@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::event::LastEvent;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::terms::Terms;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::event::LastEvent;
+use crate::id::{MessageId, OrganisationId};
+use crate::policy::RECORD_RETENTION;
+use crate::terms::Terms;
+use crate::time::Timestamp;
+use crate::worded;
 
 worded! {
     /// Did the provider take the message? What a client reads as `status` (specification section 3).

@@ -5,11 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::terms::MessageDefaults;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::api_key::ApiKeyHash;
+use crate::id::{KeyId, OrganisationId};
+use crate::terms::MessageDefaults;
+use crate::time::Timestamp;
+use crate::worded;
 
 /// An organisation's name: 1 to 64 of `A-Za-z0-9_-`, because it travels in SES's message tags.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

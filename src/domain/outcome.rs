@@ -5,9 +5,9 @@
 
 use std::str::FromStr;
 
-use crate::domain::event::EventType;
-use crate::domain::message::{Message, Status};
-use crate::domain::worded::worded;
+use crate::event::EventType;
+use crate::message::{Message, Status};
+use crate::worded;
 
 worded! {
     /// How far a message got: its status, or after `sent` its latest event.

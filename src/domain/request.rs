@@ -10,13 +10,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::policy::{
+use crate::mailbox::{DomainName, Mailbox};
+use crate::policy::{
     MAX_HEADER_CHARS, MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS,
     MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS,
     MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
-use crate::domain::terms::{Priority, parse_expires_in};
+use crate::terms::{Priority, parse_expires_in};
 
 use attachment::checked_attachments;
 
@@ -217,7 +217,7 @@ impl<'a> IdempotencyKey<'a> {
     }
 
     /// The key with this origin and text, which a key had before.
-    pub(crate) const fn from_stored(origin: KeyOrigin, text: &'a str) -> Self {
+    pub const fn from_stored(origin: KeyOrigin, text: &'a str) -> Self {
         Self { origin, text }
     }
 
@@ -283,21 +283,21 @@ pub struct Submission<'a> {
 /// A well-formed send request. Whether its sender and recipients are allowed is not yet known.
 #[derive(Debug, Clone)]
 pub struct SendRequest<'a> {
-    pub(in crate::domain) from: Mailbox<'a>,
-    pub(in crate::domain) from_header: Option<&'a str>,
-    pub(in crate::domain) other_senders: Vec<DomainName<'a>>,
-    pub(in crate::domain) to: Vec<Mailbox<'a>>,
-    pub(in crate::domain) cc: Vec<Mailbox<'a>>,
-    pub(in crate::domain) bcc: Vec<Mailbox<'a>>,
-    pub(in crate::domain) reply_to: Vec<Mailbox<'a>>,
-    pub(in crate::domain) subject: &'a str,
-    pub(in crate::domain) body: Body<'a>,
-    pub(in crate::domain) headers: Vec<(&'a str, &'a str)>,
-    pub(in crate::domain) attachments: Vec<Attachment<'a>>,
-    pub(in crate::domain) metadata: Option<Vec<(&'a str, &'a str)>>,
-    pub(in crate::domain) idempotency_key: Option<IdempotencyKey<'a>>,
-    pub(in crate::domain) priority: Option<Priority>,
-    pub(in crate::domain) expires_in: Option<Duration>,
+    pub(crate) from: Mailbox<'a>,
+    pub(crate) from_header: Option<&'a str>,
+    pub(crate) other_senders: Vec<DomainName<'a>>,
+    pub(crate) to: Vec<Mailbox<'a>>,
+    pub(crate) cc: Vec<Mailbox<'a>>,
+    pub(crate) bcc: Vec<Mailbox<'a>>,
+    pub(crate) reply_to: Vec<Mailbox<'a>>,
+    pub(crate) subject: &'a str,
+    pub(crate) body: Body<'a>,
+    pub(crate) headers: Vec<(&'a str, &'a str)>,
+    pub(crate) attachments: Vec<Attachment<'a>>,
+    pub(crate) metadata: Option<Vec<(&'a str, &'a str)>>,
+    pub(crate) idempotency_key: Option<IdempotencyKey<'a>>,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) expires_in: Option<Duration>,
 }
 
 impl<'a> SendRequest<'a> {

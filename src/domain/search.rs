@@ -2,13 +2,13 @@
 
 use std::ops::RangeInclusive;
 
-use crate::domain::event::EventType;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::message::{Message, State, Status};
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
+use crate::event::EventType;
+use crate::id::{MessageId, OrganisationId};
+use crate::mailbox::{DomainName, Mailbox};
+use crate::message::{Message, State, Status};
+use crate::outcome::MessageOutcome;
+use crate::suppression::SuppressedAddress;
+use crate::time::Timestamp;
 
 /// Which messages to list. What is not given excludes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +41,40 @@ pub struct MessageFilter {
     pub created_from: Option<Timestamp>,
     /// Only those accepted before this instant.
     pub created_before: Option<Timestamp>,
+}
+
+impl MessageFilter {
+    /// Returns true if a message has all that is wanted.
+    pub fn matches(&self, message: &Message) -> bool {
+        self.organisation.is_none_or(|organisation| organisation == message.organisation)
+            && self.status.is_none_or(|status| status == message.status())
+            && self.last_event.is_none_or(|wanted| is_last_event(wanted, message))
+            && self.outcome.is_none_or(|wanted| has_outcome(wanted, message))
+            && self.created_from.is_none_or(|from| from <= message.created_at)
+            && self.created_before.is_none_or(|before| message.created_at < before)
+            && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
+            && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
+            && self.subject_words.iter().all(|word| word.is_in(&message.subject))
+            && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
+            && self.any_field.as_ref().is_none_or(|text| text.is_in(message))
+    }
+}
+
+fn has_outcome(wanted: MessageOutcome, message: &Message) -> bool {
+    MessageOutcome::of_message(message, message.status()) == wanted
+}
+
+fn has_in_recipient(part: &SearchText, message: &Message) -> bool {
+    message.recipients.iter().any(|recipient| part.is_in_address_of(recipient))
+}
+
+fn is_last_event(wanted: EventType, message: &Message) -> bool {
+    message.last_event.is_some_and(|last| last.event_type == wanted)
+}
+
+fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
+    let mut recipients = message.recipients.iter();
+    recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
 }
 
 /// Text that is searched for, regardless of case.
@@ -175,7 +209,7 @@ mod tests {
             recipients: vec!["Ann <ann@example.org>".to_owned()],
             subject: "Your invoice 1815: paid".to_owned(),
             metadata: Some([("order".to_owned(), "18:15".to_owned())].into()),
-            terms: crate::domain::terms::Terms::NONE,
+            terms: crate::terms::Terms::NONE,
             attempts: 1,
             state: State::Sent {
                 ses_message_id: "0100018f3a2b1c4d-11111111-2222-000000".to_owned(),

@@ -1,16 +1,16 @@
 //! Suppressions: addresses that an organisation must not write to any more.
 //!
-//! Which events suppress: [`suppresses`](crate::domain::event::Event::suppresses). `store::events`
+//! Which events suppress: [`suppresses`](crate::event::Event::suppresses). `store::events`
 //! records it.
 
 use std::fmt;
 
 use email_address::EmailAddress;
 
-use crate::domain::id::MessageId;
-use crate::domain::mailbox::{Address, Mailbox, MailboxError};
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::id::MessageId;
+use crate::mailbox::{Address, Mailbox, MailboxError};
+use crate::time::Timestamp;
+use crate::worded;
 
 /// An address in the form in which suppressions are stored and compared: domain as A-label,
 /// unquoted, lower case.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::worded::worded;
+use crate::worded;
 
 /// The shortest time for which a message may be sent.
 pub const MIN_EXPIRES_IN: Duration = Duration::from_mins(1);

@@ -1,10 +1,10 @@
 //! A message's timeline: its acceptance, its attempts, restarts of the service, its end and its events,
 //! in one list (contract, section 1, "Timeline").
 
-use crate::domain::event::Event;
-use crate::domain::message::{Failure, FailureCode, Message, State};
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::event::Event;
+use crate::message::{Failure, FailureCode, Message, State};
+use crate::time::Timestamp;
+use crate::worded;
 
 /// Failed attempts that are kept from the first one on.
 pub const FIRST_ATTEMPTS: u32 = 10;
@@ -177,10 +177,10 @@ fn in_order(entries: Vec<Entry>) -> Vec<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::EventDetail;
-    use crate::domain::id::{MessageId, OrganisationId};
-    use crate::domain::message::Acceptance;
-    use crate::domain::terms::Terms;
+    use crate::event::EventDetail;
+    use crate::id::{MessageId, OrganisationId};
+    use crate::message::Acceptance;
+    use crate::terms::Terms;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_unix_millis(seconds * 1000)

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::organisation::Limits;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::organisation::Limits;
+use crate::time::Timestamp;
+use crate::worded;
 
 /// Milliseconds of a minute, an hour and a day. UTC has no other minutes here: the clock leaves out
 /// leap seconds, as Unix time does.

@@ -11,10 +11,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 
-use crate::domain::feed::{FeedPosition, FeedTypes};
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::feed::{FeedPosition, FeedTypes};
+use crate::id::OrganisationId;
+use crate::time::Timestamp;
+use crate::worded;
 
 /// Longest URL of an endpoint, in characters.
 const MAX_URL_CHARS: usize = 2_048;

@@ -2,6 +2,7 @@
 
 /// Defines an enum by its variants and their words. It has `ALL`, every variant in this order, and
 /// `as_str`, a variant's word.
+#[macro_export]
 macro_rules! worded {
     (
         $(#[$about_all:meta])*
@@ -27,4 +28,3 @@ macro_rules! worded {
         }
     };
 }
-pub(crate) use worded;

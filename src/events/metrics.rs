@@ -7,8 +7,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::domain::event::EventType;
-use crate::ses::event::EventKind;
+use pillarbox_domain::event::EventType;
+use pillarbox_ses::event::EventKind;
 
 /// Metrics of the documents that were taken in since the start, repeats included.
 #[derive(Debug)]

@@ -12,11 +12,11 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
-use crate::domain::retry::Backoff;
 use crate::events::EventProcessor;
-use crate::ses::error::CallError;
-use crate::ses::sqs::{MAX_MESSAGES, Received, SqsQueue};
-use crate::store::StoreError;
+use pillarbox_domain::retry::Backoff;
+use pillarbox_ses::error::CallError;
+use pillarbox_ses::sqs::{MAX_MESSAGES, Received, SqsQueue};
+use pillarbox_store::StoreError;
 
 /// How many batches are under way at once while there is a backlog.
 const MAX_ROUNDS: usize = 32;
@@ -231,15 +231,15 @@ mod tests {
 
     use super::*;
     use crate::body_store::BodyStore;
-    use crate::clock::Clock;
     use crate::config::TrackingOverride;
-    use crate::domain::time::Timestamp;
     use crate::events::metrics::DocumentType;
-    use crate::proxy::ProxyRule;
     use crate::queue::MessageQueue;
-    use crate::ses::credentials::Credentials;
-    use crate::ses::{SesClient, SesOptions};
-    use crate::store::{DeadLetter, Health, Store};
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_runtime::clock::Clock;
+    use pillarbox_runtime::proxy::ProxyRule;
+    use pillarbox_ses::credentials::Credentials;
+    use pillarbox_ses::{SesClient, SesOptions};
+    use pillarbox_store::{DeadLetter, Health, Store};
 
     const NOW: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

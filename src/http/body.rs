@@ -19,9 +19,9 @@ use hyper::body::{Body, Frame, SizeHint};
 use memmap2::MmapMut;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::limits::{BodyPace, Limits};
-use crate::http::rejection::{Memory, Rejection};
-use crate::shared_limits::{Budget, Exhausted, Reservation, Slots};
+use crate::limits::{BodyPace, Limits};
+use crate::rejection::{Memory, Rejection};
+use pillarbox_runtime::shared_limits::{Budget, Exhausted, Reservation, Slots};
 
 /// First room of a body, in bytes; what the budget counts grows by doubling.
 const FIRST_BYTES: usize = 8 * 1024;

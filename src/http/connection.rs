@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
-use crate::http::connections::ClientConnection;
+use crate::connections::ClientConnection;
 
 /// Connection that a request came on. Clones are the same one.
 #[derive(Debug, Clone, Default)]

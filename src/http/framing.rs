@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::http::connections::{Activity, ClientConnection};
-use crate::http::head::{self, Framing, HeadLimits};
-use crate::http::limits::Limits;
-use crate::http::rejection::Rejection;
+use crate::connections::{Activity, ClientConnection};
+use crate::head::{self, Framing, HeadLimits};
+use crate::limits::Limits;
+use crate::rejection::Rejection;
 
 /// The most CR and LF bytes before a request line. RFC 9112 section 2.2 asks to ignore at least
 /// one empty line.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use http::{HeaderMap, Uri};
 
-use crate::http::rejection::Rejection;
+use crate::rejection::Rejection;
 
 /// The most header fields of a request.
 pub(super) const MAX_HEADER_FIELDS: usize = 64;

@@ -22,13 +22,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::connections::{Activity, ClientConnection};
-use crate::http::drain::DrainPhase;
-use crate::http::framing::{End, FramingGuard, Progress};
-use crate::http::head::MAX_HEADER_FIELDS;
-use crate::http::limits::{Limits, Linger};
-use crate::http::rejection::Rejection;
-use crate::http::{Connection, Handler, LINGER_FOR_ROOM, Shared};
+use crate::connections::{Activity, ClientConnection};
+use crate::drain::DrainPhase;
+use crate::framing::{End, FramingGuard, Progress};
+use crate::head::MAX_HEADER_FIELDS;
+use crate::limits::{Limits, Linger};
+use crate::rejection::Rejection;
+use crate::{Connection, Handler, LINGER_FOR_ROOM, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;

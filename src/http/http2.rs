@@ -24,11 +24,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::connections::ClientConnection;
-use crate::http::drain::DrainPhase;
-use crate::http::head;
-use crate::http::limits::Limits;
-use crate::http::{Connection, Handler, Shared, told};
+use crate::connections::ClientConnection;
+use crate::drain::DrainPhase;
+use crate::head;
+use crate::limits::Limits;
+use crate::{Connection, Handler, Shared, told};
 
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).

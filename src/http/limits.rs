@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::http::connections::ClientConnections;
+use crate::connections::ClientConnections;
 
 /// Limits of a listener. Tests shrink them. `service` sets those of the client listener that have a
 /// configuration key, so their defaults stand in `config`; the others stay at the defaults here.
-/// Those of HTTP/2 alone are constants of [`http2`](crate::http::http2).
+/// Those of HTTP/2 alone are constants of [`http2`](crate::http2).
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// The most connections served at one time; of a listener of `clients`, all listeners' together.

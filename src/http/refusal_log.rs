@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::request_id::RequestId;
+use crate::request_id::RequestId;
 
 /// The most lines in [`PERIOD`].
 const MAX_LINES: u32 = 10;

@@ -15,9 +15,9 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::{Serialize, Serializer};
 
-use crate::http::refusal_log::RefusalCode;
-use crate::http::request_id::{REQUEST_ID_HEADER, RequestId};
-use crate::shared_limits::Exhausted;
+use crate::refusal_log::RefusalCode;
+use crate::request_id::{REQUEST_ID_HEADER, RequestId};
+use pillarbox_runtime::shared_limits::Exhausted;
 
 /// The media type of every body, sent and received.
 pub const JSON: &str = "application/json";
@@ -313,7 +313,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::http::request_id::RequestIds;
+    use crate::request_id::RequestIds;
 
     fn raw(rejection: &Rejection, now: SystemTime) -> String {
         let id = RequestIds::new().unwrap().next();

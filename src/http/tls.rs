@@ -15,8 +15,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-use crate::domain::time::Timestamp;
-use crate::pem;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::pem;
 
 use validity::{Validity, Version};
 

@@ -9,13 +9,13 @@ use std::fmt::Display;
 
 use tokio::task::yield_now;
 
-use crate::domain::admission::Admitted;
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::organisation::Organisation;
-use crate::domain::request::{OwnedIdempotencyKey, RequestError, SendRequest};
 use crate::intake::{Intake, Origin, Refusal};
-use crate::store::{AcceptError, Accepted, BatchMode, NewMessage};
+use pillarbox_domain::admission::Admitted;
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::organisation::Organisation;
+use pillarbox_domain::request::{OwnedIdempotencyKey, RequestError, SendRequest};
+use pillarbox_store::{AcceptError, Accepted, BatchMode, NewMessage};
 
 /// Why no request of a batch is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -288,15 +288,15 @@ mod tests {
 
     use super::*;
     use crate::body_store::BodyStore;
-    use crate::clock::Clock;
-    use crate::domain::mailbox::DomainName;
-    use crate::domain::organisation::DomainState;
-    use crate::domain::request::{Draft, IdempotencyKey, RawMessage, Submission};
-    use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-    use crate::domain::time::Timestamp;
     use crate::queue::MessageQueue;
-    use crate::ses::send::RequestOptions;
-    use crate::store::Store;
+    use pillarbox_domain::mailbox::DomainName;
+    use pillarbox_domain::organisation::DomainState;
+    use pillarbox_domain::request::{Draft, IdempotencyKey, RawMessage, Submission};
+    use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_runtime::clock::Clock;
+    use pillarbox_ses::send::RequestOptions;
+    use pillarbox_store::Store;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

@@ -14,11 +14,11 @@ use http_body_util::Full;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use crate::domain::time::Timestamp;
-use crate::http::body::ResponseBody;
-use crate::http::rejection::Rejection;
 use crate::operator::key::PageKey;
 use crate::operator::{HTML, page_json, page_response};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_http::body::ResponseBody;
+use pillarbox_http::rejection::Rejection;
 
 use inline_images::show_images;
 use sanitize::sanitize;

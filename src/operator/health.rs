@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::admin::conditions::{self, Condition};
 use crate::admin::snapshot::Snapshot;
-use crate::http::rejection::JSON;
 use crate::operator::{TEXT, response};
+use pillarbox_http::rejection::JSON;
 
 /// How long the thread that writes the data file may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

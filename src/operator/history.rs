@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::admin::shown_name;
 use crate::admin::snapshot::NamedCounts;
-use crate::domain::history::{Hour, HourSteps};
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
 use crate::operator::Parts;
-use crate::organisation_counts::OrganisationCounts;
-use crate::store::{History, ListError};
+use pillarbox_domain::history::{Hour, HourSteps};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::worded;
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{History, ListError};
 
 /// The most organisations with series of their own.
 const MAX_ORGANISATIONS: usize = 20;
@@ -227,7 +227,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::organisation::OrganisationKind;
+    use pillarbox_domain::organisation::OrganisationKind;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

@@ -14,8 +14,8 @@ use crate::admin::bodies::Bodies;
 use crate::admin::conditions::{BOUNCES, COMPLAINTS, Condition};
 use crate::admin::node::Node;
 use crate::admin::snapshot::Snapshot;
-use crate::http::body::ResponseBody;
-use crate::organisation_counts::OrganisationCounts;
+use pillarbox_http::body::ResponseBody;
+use pillarbox_store::organisation_counts::OrganisationCounts;
 
 /// How many samples are kept: five minutes.
 const KEPT: usize = 300;

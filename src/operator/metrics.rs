@@ -20,16 +20,16 @@ use crate::admin::process::unix_seconds;
 use crate::admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
 use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::domain::event::EventType;
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::policy::RECORD_RETENTION_DAYS;
-use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
-use crate::http::connections::Closed;
+use crate::dispatch::quota::{AccountCheck, AccountFault};
 use crate::operator::Parts;
-use crate::organisation_counts::OrganisationCounts;
-use crate::quota::{AccountCheck, AccountFault};
-use crate::store::{DatabaseStatus, NodeState, SeenFrom, Standby};
 use crate::webhooks::EndpointStatus;
+use pillarbox_domain::event::EventType;
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::policy::RECORD_RETENTION_DAYS;
+use pillarbox_domain::webhook::{PausedBy, Webhook, WebhookState};
+use pillarbox_http::connections::Closed;
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{DatabaseStatus, NodeState, SeenFrom, Standby};
 
 /// The format's media type.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -15,26 +15,26 @@ use crate::admin::process::Process;
 use crate::admin::snapshot::{
     CertificateState, Connections, Snapshot, Stored, TakenIn, TaskFaults, Totals,
 };
-use crate::domain::attempt::ProblemKind;
-use crate::domain::event::EventType;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::Cancellation;
-use crate::domain::organisation::{Organisation, OrganisationKind};
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::time::Timestamp;
 use crate::events::metrics::DocumentType;
-use crate::http::connections::Closed;
 use crate::operator::Parts;
 use crate::operator::captured_mail::Catcher;
 use crate::operator::history::RecentHistory;
 use crate::operator::live::LiveUpdate;
 use crate::operator::trends::Trends;
-use crate::organisation_counts::OrganisationCounts;
 use crate::queue::{DrainForecast, Live, Pending, Selection};
-use crate::store::{DrainOrder, NodeLoad, SeenFrom};
-use crate::tasks::{Faults, Task};
 use crate::webhooks::Webhooks;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::event::EventType;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::Cancellation;
+use pillarbox_domain::organisation::{Organisation, OrganisationKind};
+use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_http::connections::Closed;
+use pillarbox_runtime::tasks::{Faults, Task};
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{DrainOrder, NodeLoad, SeenFrom};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait of an operator for new answers of the store.

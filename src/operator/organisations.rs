@@ -8,12 +8,12 @@ use crate::admin::domain::Domain;
 use crate::admin::key::Key;
 use crate::admin::organisation::Paused;
 use crate::admin::{Admin, shown_name};
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{Limits, OrganisationKind};
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Period, Usage};
 use crate::operator::Parts;
-use crate::store::ListError;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::{Limits, OrganisationKind};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Period, Usage};
+use pillarbox_store::ListError;
 
 /// The most organisations in one answer.
 const MAX_ORGANISATIONS: usize = 100;

@@ -19,14 +19,14 @@ use crate::admin::{
     Admin, Call, DeadLetterList, DeadLetterShow, KeyList, MessageList, MessageShow, Refusal,
     SuppressionList, WebhookList, WebhookShow, conditions, explanations,
 };
-use crate::http::body::ResponseBody;
-use crate::http::rejection::Rejection;
 use crate::operator::history::{self, Range};
 use crate::operator::key::reached;
 use crate::operator::sign_in::NotSignedIn;
 use crate::operator::{
     HTML, Operator, Parts, captured_mail, live, organisations, page_json, page_response,
 };
+use pillarbox_http::body::ResponseBody;
+use pillarbox_http::rejection::Rejection;
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";

@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::OperatorSignIn;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// How long a sign-in by password lasts.
 const LASTS: Duration = Duration::from_hours(7 * 24);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::admin::conditions::{DAY, LATELY, STUCK};
 use crate::admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::OrganisationKind;
-use crate::organisation_counts::OrganisationCounts;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_store::organisation_counts::OrganisationCounts;
 
 /// How exactly the last minutes and the last day are looked at.
 const LATELY_STEP: Duration = Duration::from_secs(10);

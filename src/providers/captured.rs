@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::ses::send::ORGANISATION_TAG;
-use crate::simulator::CapturedMessage;
+use pillarbox_ses::send::ORGANISATION_TAG;
+use pillarbox_simulator::CapturedMessage;
 
 /// The most messages of one organisation.
 const MAX_MESSAGES: usize = 200;
@@ -124,8 +124,8 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::time::Timestamp;
-    use crate::simulator::NameValue;
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_simulator::NameValue;
 
     const MIB: usize = 1024 * 1024;
 

@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::error;
 
 use crate::config::Capture;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
-use crate::domain::envelope::Envelope;
 use crate::events::EventProcessor;
 use crate::providers::captured::CapturedByOrganisation;
-use crate::ses::send::outcome_of_answer;
-use crate::simulator::{InProcessAnswer, InProcessSes, LaterEvent};
-use crate::store::StoreError;
+use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_ses::send::outcome_of_answer;
+use pillarbox_simulator::{InProcessAnswer, InProcessSes, LaterEvent};
+use pillarbox_store::StoreError;
 
 /// Time that a call takes, in milliseconds: about as long as one to SES in the same region.
 const LATENCY_MILLIS: std::ops::RangeInclusive<u64> = 40..=120;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::id::OrganisationId;
-use crate::shared_limits::{self, Exhausted};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_runtime::shared_limits::{self, Exhausted};
 
 /// Memory of a pending message beyond its encoded request and the text of its envelope, in bytes:
 /// its entry, its turn, their share of the maps that hold them, and the head of its record in the

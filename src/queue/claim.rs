@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::body_store::{CallState, LiveState};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
-use crate::domain::time::Timestamp;
 use crate::queue::entries::{Entries, PutBack, Taken};
 use crate::queue::{MessageQueue, PendingMessage};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
+use pillarbox_domain::time::Timestamp;
 
 /// How long a message waits whose claim was dropped. Whatever ended its holder may end the next one.
 pub(super) const INTERRUPTED_WAIT: Duration = Duration::from_secs(1);

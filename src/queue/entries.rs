@@ -7,10 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::body_store::{Body, BodyStore, HeldBody, Moment};
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::terms::{Priority, whole_millis};
 use crate::queue::due::Due;
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
@@ -19,6 +15,10 @@ use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
 use crate::queue::sorted::{Keyed, Sorted};
 use crate::queue::{Budget, HeldMessage, Interruption, Pending, PendingMessage, Reservation};
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::terms::{Priority, whole_millis};
 
 /// How many messages of a selection are looked at while the queue is locked; about as many as
 /// share a commit.

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::terms::Priority;
 use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
 use crate::queue::{Backlog, Gate, Next};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::terms::Priority;
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::domain::id::OrganisationId;
+use pillarbox_domain::id::OrganisationId;
 
 /// Messages that a drain would leave unsent, by what they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

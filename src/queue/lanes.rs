@@ -9,11 +9,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::domain::id::MessageId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::terms::Priority;
 use crate::queue::due::Due;
 use crate::queue::sorted::{Keyed, Sorted};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::terms::Priority;
 
 /// Calls after which the places of the priorities begin again.
 const PLACES: u8 = 10;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::domain::message::{Failure, Message, Status};
+use pillarbox_domain::message::{Failure, Message, Status};
 
 /// Time in which a message may have come further.
 const POLL: Duration = Duration::from_millis(20);

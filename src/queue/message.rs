@@ -8,14 +8,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::body_store::{Body, LiveState};
-use crate::domain::attempt::{RequestBody, RequestParts};
-use crate::domain::envelope::Envelope;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::terms::Priority;
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
-use crate::text_buffer::TextBuffer;
+use pillarbox_domain::attempt::{RequestBody, RequestParts};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::terms::Priority;
+use pillarbox_runtime::text_buffer::TextBuffer;
 
 /// The longest request that is read into memory for its call.
 const READ_AT_ONCE: usize = 256 * 1024;

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
 use crate::queue::Claim;
 use crate::queue::lanes::DomainHash;
+use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
 
 /// Pending messages that are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]

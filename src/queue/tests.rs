@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::body_store::{ArenaOwner, BodyStore};
-use crate::domain::id::{KeyId, MessageIds};
-use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::message::{FailureCode, Transition};
-use crate::domain::time::Timestamp;
-use crate::shared_limits::Exhausted;
+use pillarbox_domain::id::{KeyId, MessageIds};
+use pillarbox_domain::mailbox::{Address, DomainName};
+use pillarbox_domain::message::{FailureCode, Transition};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::shared_limits::Exhausted;
 
 mod order;
 mod terms;

@@ -5,10 +5,10 @@ use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::api::error::ApiError;
-use crate::domain::request::FieldError;
-use crate::domain::usage::Period;
-use crate::http::rejection::{Rejection, WrittenAnswer};
 use crate::resend_api::IDEMPOTENCY_KEY;
+use pillarbox_domain::request::FieldError;
+use pillarbox_domain::usage::Period;
+use pillarbox_http::rejection::{Rejection, WrittenAnswer};
 
 /// Whether a request has an API key, be it valid or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,17 +10,17 @@ use crate::api::wire::{
     Members, StringMembers, body_text, limit, message_id, not_type, objects, page_to_json,
     parameters, string, string_members, texts, to_json, unknown, wrong_type,
 };
-use crate::domain::id::MessageId;
-use crate::domain::mailbox::Mailbox;
-use crate::domain::message::Message;
-use crate::domain::policy::MAX_BATCH;
-use crate::domain::request::{
+use crate::records::views::resend::EmailView;
+use crate::smtp::address_field;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::message::Message;
+use pillarbox_domain::policy::MAX_BATCH;
+use pillarbox_domain::request::{
     AttachmentDraft, BodyText, Draft, FieldError, HeaderPolicy, RequestError, SendRequest,
 };
-use crate::domain::search::MessageFilter;
-use crate::smtp::address_field;
-use crate::store::{Accepted, BatchMode};
-use crate::views::resend::EmailView;
+use pillarbox_domain::search::MessageFilter;
+use pillarbox_store::{Accepted, BatchMode};
 
 /// The fields of an email.
 pub(super) const FIELDS: [&str; 11] = [

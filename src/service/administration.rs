@@ -10,10 +10,10 @@ use tracing::error;
 use crate::admin::Admin;
 use crate::admin::socket::{Socket, SocketCopy};
 use crate::api::cancel::{Canceller, Cancelling};
-use crate::domain::id::MessageId;
-use crate::http::drain::{Drain, DrainSignal};
 use crate::service::ServiceError;
-use crate::tasks::Task;
+use pillarbox_domain::id::MessageId;
+use pillarbox_http::drain::{Drain, DrainSignal};
+use pillarbox_runtime::tasks::Task;
 
 /// Cancels messages of applications as it does those of operators.
 pub(super) struct MessageCanceller(pub(super) Arc<Admin>);

@@ -11,24 +11,24 @@ use tracing::{error, info, warn};
 
 use crate::admin::{Admin, all_nodes};
 use crate::alerts::Alerts;
-use crate::clock::Clock;
 use crate::config::{Config, MaxRate, StoreConfig};
+use crate::dispatch::quota::{self, AccountCheck};
 use crate::dispatch::{Dispatcher, Phase};
 use crate::events::{EventProcessor, poll};
-use crate::history::HistoryKeeper;
-use crate::http::drain::DrainSignal;
 use crate::intake::Intake;
+use crate::maintenance::history::HistoryKeeper;
+use crate::maintenance::timekeeper::Timekeeper;
+use crate::maintenance::{domain_verification, purge};
 use crate::providers::{Providers, SimulatedProvider};
 use crate::queue::MessageQueue;
-use crate::quota::AccountCheck;
 use crate::service::{ServiceError, store};
-use crate::ses::SesClient;
-use crate::ses::sqs::SqsQueue;
-use crate::store::{DrainOrder, Store};
-use crate::tasks::Task;
-use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
-use crate::{domain_verification, purge_schedule, quota};
+use pillarbox_http::drain::DrainSignal;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::tasks::Task;
+use pillarbox_ses::SesClient;
+use pillarbox_ses::sqs::SqsQueue;
+use pillarbox_store::{DrainOrder, Store};
 
 /// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
 /// balancer that looks every second or two sends nothing any more by then.
@@ -219,7 +219,7 @@ pub(super) fn upkeep(
     tasks.spawn(Task::KeyUse.again(of(store, store::store_key_use)));
     let (purged, verified, ses) = (store.clone(), store.clone(), ses.clone());
     let (time, clock) = (clock.clone(), clock.clone());
-    tasks.spawn(Task::Purge.again(move || purge_schedule::run(purged.clone(), time.clone())));
+    tasks.spawn(Task::Purge.again(move || purge::run(purged.clone(), time.clone())));
     tasks.spawn(
         Task::DomainVerification
             .again(move || domain_verification::run(verified.clone(), ses.clone(), clock.clone())),

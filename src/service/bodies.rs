@@ -10,11 +10,11 @@ use tracing::{error, info, warn};
 
 use crate::body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
 use crate::config::KeepBodies;
-use crate::domain::id::MessageId;
 use crate::service::ServiceError;
 use crate::service::fd_store::{self, Stored};
 use crate::service::inherited::{ArenaKeeper, Inherited, LeftArena};
-use crate::store::StoreId;
+use pillarbox_domain::id::MessageId;
+use pillarbox_store::StoreId;
 
 /// Arenas that earlier programs have left, until the store that they belong to is known.
 #[derive(Debug)]

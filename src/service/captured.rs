@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::providers::{CapturedByOrganisation, SimulatedProvider};
 use crate::service::listeners::Operators;
-use crate::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
-use crate::simulator::{CapturedAttachment, CapturedMail, CapturedMessage};
-use crate::store::StoreOwner;
+use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox_simulator::{CapturedAttachment, CapturedMail, CapturedMessage};
+use pillarbox_store::StoreOwner;
 
 /// Has the page show mail of test organisations, if it is kept. `dev` shows its own beside it.
 pub(super) fn show(owner: StoreOwner, operators: &Operators, simulated: &SimulatedProvider) {

@@ -3,14 +3,14 @@
 
 use crate::admin::restart::{NodeDatabase, ProgramCheck};
 use crate::body_store::ARENA_FORMAT;
-use crate::clock::Clock;
 use crate::config::{Config, KeepBodies, StoreConfig};
 use crate::service::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
-use crate::ses::SesClient;
-use crate::ses::credentials::Credentials;
 use crate::smtp::Security;
-use crate::store::{DATA_FORMAT, Store};
 use crate::webhooks;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::SesClient;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_store::{DATA_FORMAT, Store};
 
 /// Checks a configuration and the data file, as a start would find them. A file that a service has
 /// open is that service's to judge by the format that is returned. Needs a runtime.

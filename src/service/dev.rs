@@ -16,14 +16,7 @@ use tracing::{error, info, warn};
 use crate::admin::restart::ProgramCheck;
 use crate::admin::socket::BindError;
 use crate::body_store::ARENA_FORMAT;
-use crate::clock::Clock;
 use crate::config::{self, Config};
-use crate::domain::api_key::ApiKey;
-use crate::domain::event::EventDetail;
-use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainState, KeyRights};
-use crate::domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookUrl};
 use crate::service::captured::Captured;
 use crate::service::check::node_database;
 use crate::service::error::TakenAddresses;
@@ -32,13 +25,20 @@ use crate::service::inherited;
 use crate::service::run::{Ended, stop};
 use crate::service::signals::{Signals, listen_for};
 use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
-use crate::ses::credentials::Credentials;
-use crate::simulator::{EventOptions, Events, Options, SenderCheck, Simulator};
-use crate::store::{
+use crate::webhooks;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::event::EventDetail;
+use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{DomainState, KeyRights};
+use pillarbox_domain::webhook::{SigningSecret, Webhook, WebhookFormat, WebhookUrl};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::{EventOptions, Events, Options, SenderCheck, Simulator};
+use pillarbox_store::{
     DATA_FORMAT, FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded,
     create_directory,
 };
-use crate::webhooks;
 
 const ORGANISATION: &str = StoreOwner::ORGANISATION_OF_DEV;
 /// How many events are read at one time to be logged.

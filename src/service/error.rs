@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::admin::socket::BindError;
-use crate::http::tls::TlsError;
-use crate::ses::SesError;
-use crate::ses::sqs::NotAQueue;
-use crate::store::{ConnectError, OpenError};
 use crate::webhooks::BadEndpoint;
+use pillarbox_http::tls::TlsError;
+use pillarbox_ses::SesError;
+use pillarbox_ses::sqs::NotAQueue;
+use pillarbox_store::{ConnectError, OpenError};
 
 /// A listener, by the setting that gives its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use tracing::{error, info, warn};
 use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
 use crate::body_store::BodyStore;
-use crate::clock::Clock;
 use crate::config::KeepBodies;
 use crate::dispatch::{LAST_CALLS, Phase, Rest};
 use crate::queue::MessageQueue;
@@ -28,7 +27,8 @@ use crate::service::inherited::{self, ARENA, ArenaKeeper, own_name};
 use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
-use crate::tasks::Task;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::tasks::Task;
 
 /// Least time that requests in flight have.
 const LEAST_ANSWERS: Duration = Duration::from_secs(2);

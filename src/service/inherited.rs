@@ -16,7 +16,7 @@ use sd_notify::NotifyState;
 
 use crate::admin::status::SocketOpener;
 use crate::service::ServiceError;
-use crate::store::FileId;
+use pillarbox_store::FileId;
 
 /// Name of the clients' socket (`FileDescriptorName=`).
 pub(super) const CLIENTS: &str = "clients";

@@ -17,10 +17,6 @@ use crate::admin::Admin;
 use crate::admin::status::{self, SessionStart, SocketOpener};
 use crate::api::Api;
 use crate::config::Config;
-use crate::http::drain::{Drain, DrainSignal};
-use crate::http::limits::Limits;
-use crate::http::tls::Tls;
-use crate::http::{self, Handler};
 use crate::operator::Operator;
 use crate::operator::captured_mail::Catcher;
 use crate::operator::key::PageKey;
@@ -31,7 +27,11 @@ use crate::service::error::ListenerName;
 use crate::service::inherited::{self, Inherited};
 use crate::service::reload::load_tls;
 use crate::smtp::{Security, Smtp};
-use crate::tasks::Task;
+use pillarbox_http::Handler;
+use pillarbox_http::drain::{Drain, DrainSignal};
+use pillarbox_http::limits::Limits;
+use pillarbox_http::tls::Tls;
+use pillarbox_runtime::tasks::Task;
 
 /// How long operators' requests in flight have at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -225,8 +225,8 @@ async fn serve(
     drain: DrainSignal,
 ) {
     let served = match tls {
-        Some(tls) => http::serve_tls(tls, listener, handler, limits, drain).await,
-        None => http::serve(listener, handler, limits, drain).await,
+        Some(tls) => pillarbox_http::serve_tls(tls, listener, handler, limits, drain).await,
+        None => pillarbox_http::serve(listener, handler, limits, drain).await,
     };
     if let Err(error) = served {
         error!(%error, "the client listener ended");
@@ -280,7 +280,9 @@ impl Operators {
         let looking = tokio::spawn(Task::OperatorsPage.again(looking));
         let stop = signal.clone().stopped();
         let serving = tokio::spawn(Task::OperatorListener.once(stop, async move {
-            if let Err(error) = http::serve(listener, operator, Operator::limits(), signal).await {
+            if let Err(error) =
+                pillarbox_http::serve(listener, operator, Operator::limits(), signal).await
+            {
                 error!(%error, "the operator listener ended");
             }
         }));

@@ -9,9 +9,9 @@ use tracing::{error, info, warn};
 use crate::alerts::Alerts;
 use crate::api::Budgets;
 use crate::config::{self, Config, MaxRate};
-use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::service::{Service, memory_limit, settings};
-use crate::ses::SesClient;
+use pillarbox_http::tls::{Tls, TlsError, TlsFiles};
+use pillarbox_ses::SesClient;
 
 /// What the client listener is to speak TLS with, if it is to.
 pub fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {

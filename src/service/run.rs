@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 use tracing::{error, warn};
 
-use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreConfig};
 use crate::dispatch::Rest;
 use crate::service::error::ListenerName;
@@ -20,8 +19,9 @@ use crate::service::inherited::Inherited;
 use crate::service::signals::{Signals, listen_for};
 use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError, failed_starts};
-use crate::ses::credentials::Credentials;
-use crate::simulator::{Options, Simulator};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::{Options, Simulator};
 
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;

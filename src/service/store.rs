@@ -11,14 +11,14 @@ use rustls::RootCertStore;
 use secrecy::SecretString;
 use tracing::{error, info, warn};
 
-use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
-use crate::pem;
 use crate::service::ServiceError;
 use crate::service::bodies::{Bodies, FoundArenas};
 use crate::service::inherited::LeftArena;
-use crate::ses::SesClient;
-use crate::store::{
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::pem;
+use pillarbox_ses::SesClient;
+use pillarbox_store::{
     ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, Joined, NodeIdentity, NodePlace, PostgresServer,
     Store, StoreOwner, create_directory,
 };

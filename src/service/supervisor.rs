@@ -17,9 +17,9 @@ use tracing::{error, warn};
 use crate::admin::snapshot::{Snapshot, StoreHealth};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::circuit_breaker::BreakerState;
-use crate::domain::attempt::Provider;
 use crate::operator::observer::Observer;
-use crate::store::Store;
+use pillarbox_domain::attempt::Provider;
+use pillarbox_store::Store;
 
 /// How often the status line is renewed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
@@ -188,15 +188,15 @@ mod tests {
 
     use super::*;
     use crate::body_store::BodyStore;
-    use crate::clock::Clock;
     use crate::config::Config;
     use crate::dispatch::Phase;
     use crate::dispatch::circuit_breaker::Cause;
     use crate::dispatch::token_bucket::Rate;
-    use crate::domain::attempt::{Outcome, RequestBody};
-    use crate::domain::envelope::Envelope;
-    use crate::domain::organisation::OrganisationKind;
     use crate::queue::MessageQueue;
+    use pillarbox_domain::attempt::{Outcome, RequestBody};
+    use pillarbox_domain::envelope::Envelope;
+    use pillarbox_domain::organisation::OrganisationKind;
+    use pillarbox_runtime::clock::Clock;
 
     #[test]
     fn the_status_line_is_one_line_whatever_the_provider_says() {

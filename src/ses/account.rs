@@ -4,10 +4,10 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use crate::domain::suppression::SuppressedAddress;
-use crate::ses::SesClient;
-use crate::ses::error::CallError;
-use crate::ses::query::{Service, text};
+use crate::SesClient;
+use crate::error::CallError;
+use crate::query::{Service, text};
+use pillarbox_domain::suppression::SuppressedAddress;
 
 const STS: Service = Service { name: "sts", version: "2011-06-15" };
 /// Characters that are escaped in a segment of a path: all but RFC 3986's unreserved ones, as AWS's
@@ -216,7 +216,7 @@ impl SesClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub::{Answer as Stub, Server, client};
+    use crate::stub::{Answer as Stub, Server, client};
 
     #[tokio::test]
     async fn the_limits_are_read() {

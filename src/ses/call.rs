@@ -16,10 +16,10 @@ use roxmltree::Node;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::ses::error::CallError;
-use crate::ses::query::{self, FORM, Service};
-use crate::ses::request::{Call, CallOptions, JSON, Reply};
-use crate::ses::{SesClient, joined};
+use crate::error::CallError;
+use crate::query::{self, FORM, Service};
+use crate::request::{Call, CallOptions, JSON, Reply};
+use crate::{SesClient, joined};
 
 /// Between the starts of two calls (SES API quotas: "one request per second" for every action
 /// but `SendEmail` and its kin).
@@ -183,8 +183,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::ses::query::text;
-    use crate::ses::stub::{Answer, Server, client};
+    use crate::query::text;
+    use crate::stub::{Answer, Server, client};
 
     const SERVICE: Service = Service { name: "sns", version: "2010-03-31" };
 
@@ -274,7 +274,7 @@ mod tests {
             headers: http::HeaderMap::new(),
             body: Ok(Bytes::from_static(body.as_bytes())),
         };
-        assert_eq!(crate::ses::error::AwsError::read(&reply).stem(), "ExpiredToken");
+        assert_eq!(crate::error::AwsError::read(&reply).stem(), "ExpiredToken");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,10 +11,10 @@ use http::StatusCode;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, Sentence};
-use crate::domain::mailbox::DomainName;
-use crate::ses::error::{AwsError, RefusedCredentials, is_clock, redact};
-use crate::ses::request::Reply;
+use crate::error::{AwsError, RefusedCredentials, is_clock, redact};
+use crate::request::Reply;
+use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, Sentence};
+use pillarbox_domain::mailbox::DomainName;
 
 /// The longest message id that is believed; SES's have 60 characters.
 const MAX_MESSAGE_ID_BYTES: usize = 255;

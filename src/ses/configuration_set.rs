@@ -7,9 +7,9 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::ses::SesClient;
-use crate::ses::account::Engagement;
-use crate::ses::error::CallError;
+use crate::SesClient;
+use crate::account::Engagement;
+use crate::error::CallError;
 
 /// SES v2's word for what is not there, and that of its first version, which stand-ins use too.
 const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
@@ -189,7 +189,7 @@ impl SesClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub::{Answer as Stub, Server, client};
+    use crate::stub::{Answer as Stub, Server, client};
 
     #[tokio::test]
     async fn a_sets_options_are_read_or_it_is_not_there() {

@@ -29,12 +29,12 @@ use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::OnceCell;
 
-use crate::clock::Clock;
-use crate::domain::time::Timestamp;
-use crate::error_chain::{error_chain, without_full_stop};
-use crate::proxy::ProxyRule;
-use crate::ses::error::{LoadError, redact};
-use crate::ses::request::{MAX_ANSWER_BYTES, read_bounded};
+use crate::error::{LoadError, redact};
+use crate::request::{MAX_ANSWER_BYTES, read_bounded};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::error_chain::{error_chain, without_full_stop};
+use pillarbox_runtime::proxy::ProxyRule;
 
 /// The longest that finding credentials may take, all sources together.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 
 use reqwest::Url;
 
-use crate::ses::{SesError, SesOptions};
+use crate::{SesError, SesOptions};
 
 /// The domains of AWS's own endpoints ("AWS service endpoints"): commercial, China, dual-stack.
 pub(super) const AWS_SUFFIXES: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
@@ -74,7 +74,7 @@ fn usable_host(endpoint: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub;
+    use crate::stub;
 
     fn endpoints(region: &str, endpoint: Option<&str>) -> Result<Endpoints, SesError> {
         let endpoint = endpoint.map(str::to_owned);

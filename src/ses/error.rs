@@ -7,9 +7,9 @@
 
 use http::StatusCode;
 
-use crate::error_chain::without_full_stop;
-use crate::ses::query;
-use crate::ses::request::Reply;
+use crate::query;
+use crate::request::Reply;
+use pillarbox_runtime::error_chain::without_full_stop;
 
 /// Reason why a call other than `SendEmail` brought no answer to go by.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

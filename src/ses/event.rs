@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::ses::error::redact;
-use crate::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use crate::error::redact;
+use crate::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// The most envelopes that may be in each other: `EventBridge` in SNS is two.
 const MAX_ENVELOPES: usize = 3;

@@ -5,10 +5,10 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::Finding;
-use crate::ses::SesClient;
-use crate::ses::error::CallError;
+use crate::SesClient;
+use crate::error::CallError;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::Finding;
 
 pub mod records;
 
@@ -208,7 +208,7 @@ impl From<Answer> for Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub::{Answer as Stub, Server, client};
+    use crate::stub::{Answer as Stub, Server, client};
 
     fn domain() -> DomainName<'static> {
         DomainName::parse("example.com").unwrap()

@@ -16,8 +16,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use reqwest::{Response, Url};
 use tokio::sync::oneshot;
 
-use crate::domain::attempt::RequestBody;
-use crate::error_chain::error_chain;
+use pillarbox_domain::attempt::RequestBody;
+use pillarbox_runtime::error_chain::error_chain;
 
 /// The longest answer that is read; SES's own are under a few KiB.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;

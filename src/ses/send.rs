@@ -14,20 +14,20 @@ use bytes::Bytes;
 use http::{Method, Response};
 use memchr::memchr2;
 
-use crate::domain::admission::Admitted;
-use crate::domain::attempt::{
+use crate::SesClient;
+use crate::classify::{classify, refuses_override};
+use crate::error::{TransportError, redact};
+use crate::request::{Call, JSON, Reply};
+use pillarbox_domain::admission::Admitted;
+use pillarbox_domain::attempt::{
     Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody, TrackingOverride,
 };
-use crate::domain::envelope::Envelope;
-use crate::domain::id::MessageId;
-use crate::domain::mailbox::Mailbox;
-use crate::domain::organisation::OrganisationName;
-use crate::domain::request::{Attachment, Body, BodyText, RawMessage};
-use crate::ses::SesClient;
-use crate::ses::classify::{classify, refuses_override};
-use crate::ses::error::{TransportError, redact};
-use crate::ses::request::{Call, JSON, Reply};
-use crate::text_buffer::TextBuffer;
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::organisation::OrganisationName;
+use pillarbox_domain::request::{Attachment, Body, BodyText, RawMessage};
+use pillarbox_runtime::text_buffer::TextBuffer;
 
 /// The message tag that carries our message id; events bring it back.
 pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";

@@ -11,9 +11,9 @@ use aws_smithy_runtime_api::client::identity::Identity;
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
 
-use crate::domain::attempt::RequestBody;
-use crate::domain::time::Timestamp;
-use crate::ses::request::{Call, PART_BYTES};
+use crate::request::{Call, PART_BYTES};
+use pillarbox_domain::attempt::RequestBody;
+use pillarbox_domain::time::Timestamp;
 
 /// Reason why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ mod tests {
     use reqwest::Url;
 
     use super::*;
-    use crate::ses::request::JSON;
+    use crate::request::JSON;
 
     const BODY: &str = r#"{"FromEmailAddress":"Ann <ann@example.com>","Subject":"Grüße"}"#;
     const AWS: &str = "https://email.eu-west-1.amazonaws.com/v2/email";

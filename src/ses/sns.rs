@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::ses::SesClient;
-use crate::ses::error::CallError;
-use crate::ses::query::{Service, elements, text};
+use crate::SesClient;
+use crate::error::CallError;
+use crate::query::{Service, elements, text};
 
 const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 
@@ -164,7 +164,7 @@ impl SesClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub::{Answer, Server, client};
+    use crate::stub::{Answer, Server, client};
 
     #[test]
     fn a_topic_is_known_by_its_arn() {

@@ -15,11 +15,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::ses::SesClient;
-use crate::ses::call::{accepted, read};
-use crate::ses::endpoint::AWS_SUFFIXES;
-use crate::ses::error::CallError;
-use crate::ses::request::{Call, CallOptions, Reply};
+use crate::SesClient;
+use crate::call::{accepted, read};
+use crate::endpoint::AWS_SUFFIXES;
+use crate::error::CallError;
+use crate::request::{Call, CallOptions, Reply};
 
 /// The most messages in one call (SQS quotas: "batched message quota").
 pub const MAX_MESSAGES: usize = 10;
@@ -241,7 +241,7 @@ fn region_of(host: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::stub::{Answer, Server, client};
+    use crate::stub::{Answer, Server, client};
 
     fn queue(server: &Server) -> SqsQueue {
         let ses = client(&server.url());

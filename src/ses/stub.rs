@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::clock::Clock;
-use crate::config::TrackingOverride;
-use crate::proxy::ProxyRule;
-use crate::ses::credentials::Credentials;
-use crate::ses::{SesClient, SesOptions};
+use crate::credentials::Credentials;
+use crate::{SesClient, SesOptions};
+use pillarbox_domain::attempt::TrackingOverride;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::ProxyRule;
 
 /// What becomes of a request.
 #[derive(Debug, Clone)]

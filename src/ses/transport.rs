@@ -12,16 +12,16 @@ use http::header::DATE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use reqwest::{Request, Response};
 
-use crate::clock::Clock;
-use crate::domain::time::Timestamp;
-use crate::error_chain::error_chain;
-use crate::proxy::{ProxyRule, UNAUTHORIZED};
-use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
-use crate::ses::credentials::{Connector, CredentialCache};
-use crate::ses::error::{AwsError, RefusedCredentials, TransportError, is_clock};
-use crate::ses::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
-use crate::ses::signing::sign;
-use crate::ses::{SesError, SesOptions};
+use crate::credentials::{Connector, CredentialCache};
+use crate::error::{AwsError, RefusedCredentials, TransportError, is_clock};
+use crate::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
+use crate::signing::sign;
+use crate::{SesError, SesOptions};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::error_chain::error_chain;
+use pillarbox_runtime::proxy::{ProxyRule, UNAUTHORIZED};
+use pillarbox_runtime::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 
 /// Time for which an idle connection is kept. AWS's front ends close theirs after about a minute; well
 /// below that, a request is hardly ever written to a connection that is being closed.
@@ -255,9 +255,9 @@ mod tests {
     use reqwest::Url;
 
     use super::*;
-    use crate::ses::credentials::tests::keys;
-    use crate::ses::request::JSON;
-    use crate::ses::stub::{Answer, Server, options};
+    use crate::credentials::tests::keys;
+    use crate::request::JSON;
+    use crate::stub::{Answer, Server, options};
 
     /// Calls once, with credentials that were loaded an hour ago; the answer's status, and the
     /// access key of each request that was made.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::protocol::{ErrorResponse, read_json, required};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// SES: the quota counts recipients over a rolling 24 hours.
 const QUOTA_WINDOW: Duration = Duration::from_hours(24);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
 use super::address::RecipientFate;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// Bytes of captured messages. Beyond it the oldest are dropped, whatever their number.
 const MAX_CAPTURED_BYTES: usize = 256 * 1024 * 1024;

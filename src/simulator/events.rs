@@ -14,7 +14,7 @@ use super::queue::NewMessage;
 use super::random::IdGenerator;
 use serde_json::{Value, json};
 
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// SES: bytes of headers in an event; further headers are left out.
 const MAX_HEADERS_BYTES: usize = 10 * 1024;

@@ -16,8 +16,8 @@ use super::events::{Envelope, EventOptions, Publisher, events_of};
 use super::protocol::{self, ResponseBody};
 use super::random::IdGenerator;
 use super::send_email;
-use crate::domain::time::Timestamp;
 use http::StatusCode;
+use pillarbox_domain::time::Timestamp;
 
 /// The region in the events' ARNs.
 const REGION: &str = "eu-west-1";

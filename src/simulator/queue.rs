@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::random::{Probability, SeededRandom};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// Bytes of bodies kept, whatever their number.
 const MAX_BYTES: usize = 512 * 1024 * 1024;

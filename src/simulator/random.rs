@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// A probability from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

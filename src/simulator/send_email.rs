@@ -15,7 +15,7 @@ use super::address::Address;
 use super::captured::{CapturedAttachment, CapturedMessage, CapturedRecipient, NameValue};
 use super::protocol::{ErrorResponse, read_json, required};
 use super::raw_email::{self, Content};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// SES: recipients per message, to, cc and bcc together.
 const MAX_RECIPIENTS: usize = 50;

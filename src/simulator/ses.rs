@@ -14,7 +14,7 @@ use super::fault_injection::CallKind;
 use super::protocol::{ErrorResponse, HttpResponse, json as json_response};
 use super::send_email;
 use super::state::{AccountAccess, State};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// `GetAccount`'s word for a quota without limit.
 const UNLIMITED_QUOTA: f64 = -1.0;

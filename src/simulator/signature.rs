@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::protocol::ErrorResponse;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";

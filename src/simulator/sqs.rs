@@ -23,7 +23,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 const TARGET_PREFIX: &str = "AmazonSQS.";
 /// SQS: how long a message may stay hidden.

@@ -20,7 +20,7 @@ use super::protocol::ACCOUNT_ID;
 use super::queue::{NewMessage, Queue, QueueFull, QueueOptions};
 use super::random::IdGenerator;
 use super::signature::{AwsService, Credentials, SignatureVerifier};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// AWS takes a signature within five minutes of its date.
 const SIGNATURE_MAX_AGE: Duration = Duration::from_mins(5);

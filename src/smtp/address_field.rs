@@ -6,8 +6,8 @@
 
 use mail_parser::MessageParser;
 
-use crate::domain::encoded_words::decode;
-use crate::domain::mailbox::{Address, DomainName};
+use pillarbox_domain::encoded_words::decode;
+use pillarbox_domain::mailbox::{Address, DomainName};
 
 /// Longest address field that is read, in bytes.
 const MAX_BYTES: usize = 16 * 1024;

@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::domain::encoded_words::decode;
-use crate::domain::mailbox::{Address, DomainName, MAILBOX_MAX_CHARS};
-use crate::domain::policy::MAX_SUBJECT_CHARS;
-use crate::domain::request::RawMessage;
 use crate::smtp::address_field::{FieldMailbox, mailboxes};
+use pillarbox_domain::encoded_words::decode;
+use pillarbox_domain::mailbox::{Address, DomainName, MAILBOX_MAX_CHARS};
+use pillarbox_domain::policy::MAX_SUBJECT_CHARS;
+use pillarbox_domain::request::RawMessage;
 
 /// Subject in the record of a message without one.
 const NO_SUBJECT: &str = "(no subject)";

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::in_flight::InFlight;
+use pillarbox_runtime::in_flight::InFlight;
 
 /// The codes that a refusal can have.
 const CODES: [&str; 26] = [

@@ -5,15 +5,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, expiry_notice_at};
-use crate::domain::organisation::ApiKeyEntry;
-use crate::domain::time::Timestamp;
-use crate::store::record::alerts::{
+use crate::record::alerts::{
     EXPIRIES_TOLD_KEY, FIRST_ALERT_KEY, decode_alert, decode_alert_key, decode_expiries_told,
     encode_alert, encode_alert_key, encode_expiries_told,
 };
-use crate::store::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
-use crate::store::{Alerting, Change, MAX_ALERTS, Store, StoreError};
+use crate::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
+use crate::{Alerting, Change, MAX_ALERTS, Store, StoreError};
+use pillarbox_domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, expiry_notice_at};
+use pillarbox_domain::organisation::ApiKeyEntry;
+use pillarbox_domain::time::Timestamp;
 
 impl Store {
     /// Says whether this node has a receiver of alerts. Only then are the alerts of other parts of

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::organisation::{ApiKeyEntry, KeyRights, Organisation};
-use crate::domain::time::Timestamp;
-use crate::store::directory::{Directory, KeyUses};
-use crate::store::organisations::exists;
-use crate::store::record::directory::{decode_api_key, encode_api_key};
-use crate::store::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number, remove_existing};
-use crate::store::{Change, NewApiKey, Store, StoreError};
+use crate::directory::{Directory, KeyUses};
+use crate::organisations::exists;
+use crate::record::directory::{decode_api_key, encode_api_key};
+use crate::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number, remove_existing};
+use crate::{Change, NewApiKey, Store, StoreError};
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::organisation::{ApiKeyEntry, KeyRights, Organisation};
+use pillarbox_domain::time::Timestamp;
 
 impl Store {
     /// The client that an API key lets in at `now`; notes the use, in memory.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::worded;
 
 /// How long after its last sign of life a node still starts something. After it, it is silent.
 pub const LEASE: Duration = Duration::from_secs(20);

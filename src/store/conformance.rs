@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::admission::{Admitted, admit};
-use crate::domain::event::{BounceType, Event, EventDetail, EventType};
-use crate::domain::id::{MessageId, MessageIds, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
-use crate::domain::organisation::DomainState;
-use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
-use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::store::{
+use crate::{
     AcceptError, Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage,
     NodeIdentity, NodePlace, PostgresServer, Reference, Report, Store, StoreError, StoreId,
     StoreOwner,
 };
+use pillarbox_domain::admission::{Admitted, admit};
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType};
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 mod alerts;
 mod batch;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use crate::domain::id::MessageId;
-use crate::store::error::{DamagedRow, RowError};
-use crate::store::limits::ALL_ORGANISATIONS;
-use crate::store::locks::locked;
+use crate::error::{DamagedRow, RowError};
+use crate::limits::ALL_ORGANISATIONS;
+use crate::locks::locked;
+use pillarbox_domain::id::MessageId;
 
 /// How many damaged rows are remembered; the log has all of them.
 const MAX_NOTED: usize = 1_000;
@@ -88,7 +88,7 @@ mod tests {
     use std::fmt::Display;
 
     use super::*;
-    use crate::domain::time::Timestamp;
+    use pillarbox_domain::time::Timestamp;
 
     fn damaged(table: &str, id: impl Display) -> DamagedRow {
         DamagedRow::new(table, id, &RowError::Version(9))

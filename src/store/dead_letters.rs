@@ -3,10 +3,10 @@
 
 use std::cmp::Reverse;
 
-use crate::store::limits::{self, MAX_DEAD_LETTERS};
-use crate::store::record::{decode_dead_letter, encode_dead_letter};
-use crate::store::rows::{InTable, Key, KeyRange, Lock, Rows, Table, read_all, split_timed, timed};
-use crate::store::{DeadLetter, EventBacklog, Store, StoreError};
+use crate::limits::{self, MAX_DEAD_LETTERS};
+use crate::record::{decode_dead_letter, encode_dead_letter};
+use crate::rows::{InTable, Key, KeyRange, Lock, Rows, Table, read_all, split_timed, timed};
+use crate::{DeadLetter, EventBacklog, Store, StoreError};
 
 impl Store {
     /// Keeps documents that could not be read; one that is there already stays as it is. Of too

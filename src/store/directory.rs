@@ -12,16 +12,16 @@ use rustc_hash::FxHashMap;
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::organisation::{
+use crate::error::DamagedRow;
+use crate::record::directory::{decode_api_key, decode_domain, decode_organisation};
+use crate::record::webhooks::decode_webhook;
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::organisation::{
     ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
 };
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{Webhook, WebhookId};
-use crate::store::error::DamagedRow;
-use crate::store::record::directory::{decode_api_key, decode_domain, decode_organisation};
-use crate::store::record::webhooks::decode_webhook;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{Webhook, WebhookId};
 
 /// A snapshot of who may send from where.
 #[derive(Debug, Default)]

@@ -1,15 +1,17 @@
 //! Sender domains of organisations, and what the provider says of them.
 
-use crate::domain::alert::{AlertEvent, AlertKey};
-use crate::domain::id::OrganisationId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderDomain, SenderStatus};
-use crate::domain::time::Timestamp;
-use crate::store::alerts::put_news;
-use crate::store::organisations::exists;
-use crate::store::record::directory::{decode_domain, encode_domain};
-use crate::store::rows::{Key, Lock, Rows, Stop, Table, remove_existing};
-use crate::store::{Change, Store, StoreError};
+use crate::alerts::put_news;
+use crate::organisations::exists;
+use crate::record::directory::{decode_domain, encode_domain};
+use crate::rows::{Key, Lock, Rows, Stop, Table, remove_existing};
+use crate::{Change, Store, StoreError};
+use pillarbox_domain::alert::{AlertEvent, AlertKey};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{
+    DomainCheck, DomainState, Finding, SenderDomain, SenderStatus,
+};
+use pillarbox_domain::time::Timestamp;
 
 impl Store {
     /// Adds a sender domain, or sets the state of one that is there. Returns `None` if there is no

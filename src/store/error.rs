@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::mailbox::DomainName;
-use crate::domain::usage::Exceeded;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::usage::Exceeded;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -8,17 +8,19 @@ use std::collections::HashMap;
 
 use tokio::sync::watch;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedId, FeedPosition, FeedTypes};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Message, State};
-use crate::store::error::{DamagedRow, RowError};
-use crate::store::listing::{self, Turn};
-use crate::store::record::{
+use crate::error::{DamagedRow, RowError};
+use crate::listing::{self, Turn};
+use crate::record::{
     EventKey, FeedRow, ReportedChange, decode_event, decode_feed, decode_message, decode_overturned,
 };
-use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Table};
-use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
+use crate::rows::{InTable, Key, KeyRange, KeyedRow, Table};
+use crate::{FeedPage, ListError, Lister, Store, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::feed::{
+    FeedChange, FeedEntry, FeedEventType, FeedId, FeedPosition, FeedTypes,
+};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Message, State};
 
 /// How many entries the first look at a feed reads at most, and a later one. Types that are rare need
 /// several looks.

@@ -6,13 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::domain::history::{Hour, HourSteps};
-use crate::domain::id::OrganisationId;
+use crate::limits::{ALL_ORGANISATIONS, MAX_COUNTED_ORGANISATIONS};
 use crate::organisation_counts::OrganisationCounts;
-use crate::store::limits::{ALL_ORGANISATIONS, MAX_COUNTED_ORGANISATIONS};
-use crate::store::record::history::{decode_counts, encode_counts};
-use crate::store::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
-use crate::store::{CountsByOrganisation, History, ListError, Lister, Store, StoreError};
+use crate::record::history::{decode_counts, encode_counts};
+use crate::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
+use crate::{CountsByOrganisation, History, ListError, Lister, Store, StoreError};
+use pillarbox_domain::history::{Hour, HourSteps};
+use pillarbox_domain::id::OrganisationId;
 
 const ROWS_PER_LOOK: usize = 10_000;
 

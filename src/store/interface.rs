@@ -5,27 +5,27 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::domain::admission::{Admitted, Facts};
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::Event;
-use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::message::Message;
-use crate::domain::organisation::{KeyRights, SenderStatus};
-use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
-use crate::domain::suppression::{SuppressedAddress, Suppression};
-use crate::domain::terms::MessageDefaults;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
+use crate::directory::OrganisationIndex;
+use crate::organisation_counts::OrganisationCounts;
+use crate::record::{decode_message, encode_accepted};
+use crate::sending_right::SendingRight;
+use crate::{AcceptError, FileLoss, Store, StoreError};
+use pillarbox_domain::admission::{Admitted, Facts};
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::event::Event;
+use pillarbox_domain::feed::{FeedEntry, FeedPosition, FeedTypes};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::{DomainName, Mailbox};
+use pillarbox_domain::message::Message;
+use pillarbox_domain::organisation::{KeyRights, SenderStatus};
+use pillarbox_domain::request::{IdempotencyKey, OwnedIdempotencyKey};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression};
+use pillarbox_domain::terms::MessageDefaults;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
     Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookUrl,
 };
-use crate::organisation_counts::OrganisationCounts;
-use crate::store::directory::OrganisationIndex;
-use crate::store::record::{decode_message, encode_accepted};
-use crate::store::sending_right::SendingRight;
-use crate::store::{AcceptError, FileLoss, Store, StoreError};
 
 /// Whether an operation changed anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,15 @@ pub enum Accepted {
     New(MessageId),
     /// The idempotency key made this message before.
     Replayed(MessageId),
+}
+
+impl Accepted {
+    /// The message's id, new or not.
+    pub const fn id(&self) -> MessageId {
+        match self {
+            Self::New(id) | Self::Replayed(id) => *id,
+        }
+    }
 }
 
 /// How the messages of a batch are accepted.

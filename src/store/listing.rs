@@ -5,17 +5,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::EventType;
-use crate::domain::id::MessageId;
-use crate::domain::message::Message;
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::search::{SearchText, is_sent_from};
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
-use crate::shared_limits::{Slot, Slots, TooMany};
-use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
+use crate::{ListError, Lister, MessageFilter, MessagePage, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::Message;
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::shared_limits::{Slot, Slots, TooMany};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
@@ -201,45 +197,12 @@ impl Page {
     }
 }
 
-impl MessageFilter {
-    fn matches(&self, message: &Message) -> bool {
-        self.organisation.is_none_or(|organisation| organisation == message.organisation)
-            && self.status.is_none_or(|status| status == message.status())
-            && self.last_event.is_none_or(|wanted| is_last_event(wanted, message))
-            && self.outcome.is_none_or(|wanted| has_outcome(wanted, message))
-            && self.created_from.is_none_or(|from| from <= message.created_at)
-            && self.created_before.is_none_or(|before| message.created_at < before)
-            && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
-            && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
-            && self.subject_words.iter().all(|word| word.is_in(&message.subject))
-            && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
-            && self.any_field.as_ref().is_none_or(|text| text.is_in(message))
-    }
-}
-
-fn has_outcome(wanted: MessageOutcome, message: &Message) -> bool {
-    MessageOutcome::of_message(message, message.status()) == wanted
-}
-
-fn has_in_recipient(part: &SearchText, message: &Message) -> bool {
-    message.recipients.iter().any(|recipient| part.is_in_address_of(recipient))
-}
-
-fn is_last_event(wanted: EventType, message: &Message) -> bool {
-    message.last_event.is_some_and(|last| last.event_type == wanted)
-}
-
-fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
-    let mut recipients = message.recipients.iter();
-    recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::domain::id::OrganisationId;
+    use pillarbox_domain::id::OrganisationId;
 
     #[tokio::test(start_paused = true)]
     async fn whoever_reads_on_lets_others_have_their_turn_first() {

@@ -4,10 +4,10 @@
 //! The count is written in the transaction that fails the messages. So a crash neither loses nor
 //! doubles it.
 
-use crate::domain::time::Timestamp;
-use crate::store::limits::LOST_SHOWN;
-use crate::store::rows::{Counter, Lock, Rows, Stop};
-use crate::store::{LostMessages, Store, StoreError};
+use crate::limits::LOST_SHOWN;
+use crate::rows::{Counter, Lock, Rows, Stop};
+use crate::{LostMessages, Store, StoreError};
+use pillarbox_domain::time::Timestamp;
 
 impl Store {
     /// Messages whose body was lost, as far as no operator has acknowledged them and the last loss

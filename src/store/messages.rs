@@ -1,16 +1,16 @@
 //! Messages: their outcomes, what the provider reports of them, and how they are read back.
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::Event;
-use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Recorded, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::listing;
-use crate::store::record::{decode_event, decode_message};
-use crate::store::rows::{InTable, KeyRange, Table};
-use crate::store::{
+use crate::listing;
+use crate::record::{decode_event, decode_message};
+use crate::rows::{InTable, KeyRange, Table};
+use crate::{
     Applied, Engine, ListError, Lister, MessageFilter, MessagePage, Report, Store, StoreError,
 };
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::event::Event;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Message, Recorded, Transition};
+use pillarbox_domain::time::Timestamp;
 
 impl Store {
     /// Records the outcome of a message after `attempts` calls to the provider in all, at `now`.

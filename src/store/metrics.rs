@@ -7,10 +7,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::domain::id::OrganisationId;
+use crate::Purged;
+use crate::locks::locked;
 use crate::organisation_counts::{Increment, OrganisationCounters};
-use crate::store::Purged;
-use crate::store::locks::locked;
+use pillarbox_domain::id::OrganisationId;
 
 /// Bounds of the number of operations in a batch.
 const BATCH_BOUNDS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];

@@ -8,17 +8,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
-use crate::domain::id::MessageId;
-use crate::domain::time::{ClockReading, Timestamp};
-use crate::store::cluster::{
+use crate::cluster::{
     DatabaseStatus, DrainOrder, Duty, Forgotten, Joined, NodeAnswer, NodeLoad, NodeRequest,
     NodeStatus,
 };
-use crate::store::interface::{Change, StoreOwner};
-use crate::store::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
-use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
-use crate::store::{Engine, Store, StoreError, StoreId};
-use crate::tasks::Task;
+use crate::interface::{Change, StoreOwner};
+use crate::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
+use crate::transfer::{CHUNKS_AHEAD, ImportError, Imported};
+use crate::{Engine, Store, StoreError, StoreId};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::{ClockReading, Timestamp};
+use pillarbox_runtime::tasks::Task;
 
 impl Store {
     /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails

@@ -1,14 +1,14 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{
+use crate::directory::OrganisationIndex;
+use crate::record::directory::{decode_api_key, decode_organisation, encode_organisation};
+use crate::record::webhooks::decode_webhook;
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
+use crate::{Change, Store, StoreError};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::{
     Limits, Organisation, OrganisationKind, OrganisationName, Pause,
 };
-use crate::store::directory::OrganisationIndex;
-use crate::store::record::directory::{decode_api_key, decode_organisation, encode_organisation};
-use crate::store::record::webhooks::decode_webhook;
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
-use crate::store::{Change, Store, StoreError};
 
 impl Store {
     /// Adds an organisation, or returns `None` if the name is taken. A row that cannot be read

@@ -15,11 +15,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::{ClockReading, Timestamp};
-use crate::store::cluster::DatabaseStatus;
-use crate::store::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
-use crate::tasks::Task;
+use crate::cluster::DatabaseStatus;
+use crate::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
 use accept::Request;
 use calls::Calls;
 use connection::{Connection, Connector, Slot};
@@ -27,6 +24,9 @@ use error::QueryError;
 use feed::Feeds;
 use node::Node;
 use outcomes::Job;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::time::{ClockReading, Timestamp};
+use pillarbox_runtime::tasks::Task;
 use refusals::Refusals;
 use requests::Requests;
 use session::{Session, Sessions};
@@ -129,7 +129,7 @@ struct Shared {
 impl PostgresStore {
     /// Connects, makes the schema if there is none, joins the other nodes, takes over the messages of
     /// this node's life before that `bodies` has a body of, and fails those that dead ones held.
-    pub(in crate::store) async fn connect(
+    pub(crate) async fn connect(
         owner: StoreOwner,
         server: &PostgresServer,
         identity: NodeIdentity,
@@ -208,24 +208,24 @@ impl PostgresStore {
         Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
     }
 
-    pub(in crate::store) fn memory(&self) -> &InMemory {
+    pub(crate) fn memory(&self) -> &InMemory {
         &self.shared.memory
     }
 
-    pub(in crate::store) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         if self.tasks.ended().is_some() { Health::Refusing } else { self.shared.health() }
     }
 
     /// Waits until one of the tasks has ended without which the engine does not work, and returns it.
-    pub(in crate::store) async fn task_ended(&self) -> Task {
+    pub(crate) async fn task_ended(&self) -> Task {
         self.tasks.one_ended().await
     }
 
-    pub(in crate::store) async fn reload_directory(&self) -> Result<(), StoreError> {
+    pub(crate) async fn reload_directory(&self) -> Result<(), StoreError> {
         self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))
     }
 
-    pub(in crate::store) async fn answered(&self) {
+    pub(crate) async fn answered(&self) {
         let _ = self.query("SELECT 1", &[]).await;
     }
 

@@ -4,13 +4,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::history::Hour;
-use crate::domain::id::MessageId;
-use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
-use crate::domain::time::Timestamp;
-use crate::store::limits::UNMATCHED_WAIT;
-use crate::store::{Purged, Store, StoreError};
+use crate::limits::UNMATCHED_WAIT;
+use crate::{Purged, Store, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::history::Hour;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use pillarbox_domain::time::Timestamp;
 
 /// What one step of the purge removes, in runs of stored instants.
 pub(super) struct PurgeStep {

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::admission::Admitted;
-use crate::domain::clock_corrections::{
+use crate::DeadLetter;
+use crate::error::RowError;
+use pillarbox_domain::admission::Admitted;
+use pillarbox_domain::clock_corrections::{
     Assurance, Correction, StoredDoubt, TimeRecord, lead_millis, shifted,
 };
-use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
-use crate::domain::request::{IdempotencyKey, KeyOrigin};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::terms::{MessagePriority, Priority, Terms, whole_millis};
-use crate::domain::time::Timestamp;
-use crate::store::DeadLetter;
-use crate::store::error::RowError;
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State};
+use pillarbox_domain::request::{IdempotencyKey, KeyOrigin};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::terms::{MessagePriority, Priority, Terms, whole_millis};
+use pillarbox_domain::time::Timestamp;
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod check;

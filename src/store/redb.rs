@@ -11,20 +11,20 @@ use std::sync::{Arc, RwLock};
 
 use redb::ReadTransaction;
 
-use crate::domain::id::MessageId;
-use crate::domain::message::{Recorded, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::StoreId;
-use crate::store::damage::Damage;
-use crate::store::directory::OrganisationIndex;
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
+use crate::StoreId;
+use crate::damage::Damage;
+use crate::directory::OrganisationIndex;
+use crate::locks::{read_lock, write_lock};
+use crate::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
 use error::ReadError;
 use feed::FeedIndex;
 use idempotency::IdempotencyIndex;
 use open::Opener;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Recorded, Transition};
+use pillarbox_domain::time::Timestamp;
 use startup_recovery::Start;
 use writer::{Writer, WriterThread};
 
@@ -69,6 +69,8 @@ mod database;
 mod directory;
 mod error;
 mod export;
+#[cfg(any(test, feature = "failing-disk"))]
+mod failing_disk;
 mod feed;
 mod idempotency;
 mod journal;
@@ -112,7 +114,7 @@ pub(super) struct RedbStore {
 }
 
 impl RedbStore {
-    pub(in crate::store) fn open(
+    pub(crate) fn open(
         directory: &Path,
         pending: Pending,
         now: Timestamp,
@@ -121,7 +123,7 @@ impl RedbStore {
     }
 
     /// As [`Self::open`]. Refuses a file that is not this program's; commands have none of their own.
-    pub(in crate::store) fn open_by(
+    pub(crate) fn open_by(
         directory: &Path,
         pending: Pending,
         owner: Option<StoreOwner>,
@@ -139,7 +141,7 @@ impl RedbStore {
 
     /// Checks that the service could read a directory's data file, if there is one that no process
     /// has open. Writes nothing.
-    pub(in crate::store) fn check(directory: &Path) -> Result<(), OpenError> {
+    pub(crate) fn check(directory: &Path) -> Result<(), OpenError> {
         let path = directory.join(FILE_NAME);
         if !path.exists() {
             return Ok(());
@@ -193,11 +195,11 @@ impl RedbStore {
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
 
-    pub(in crate::store) fn memory(&self) -> &InMemory {
+    pub(crate) fn memory(&self) -> &InMemory {
         &self.shared.memory
     }
 
-    pub(in crate::store) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         let loss = *read_lock(&self.shared.file_loss);
         match (loss, self.shared.refusing.load(Ordering::Acquire)) {
             (Some(FileLoss::WrittenOver), _) => Health::FileLost(FileLoss::WrittenOver),
@@ -207,24 +209,24 @@ impl RedbStore {
         }
     }
 
-    pub(in crate::store) fn journal_bytes(&self) -> u64 {
+    pub(crate) fn journal_bytes(&self) -> u64 {
         self.shared.database.journal_bytes()
     }
 
-    pub(in crate::store) async fn answered(&self) {
+    pub(crate) async fn answered(&self) {
         // What the answer is, `health` says.
         let _ = self.writer.barrier().await;
     }
 
     /// Waits until snapshots show every batch that is durable now, or the store refuses writes.
-    pub(in crate::store) async fn published(&self) {
+    pub(crate) async fn published(&self) {
         if self.shared.database.is_unpublished() {
             // If it fails, the file is opened again, and snapshots show what is in the journal.
             let _ = self.writer.barrier().await;
         }
     }
 
-    pub(in crate::store) async fn record(
+    pub(crate) async fn record(
         &self,
         id: MessageId,
         attempts: u32,
@@ -237,7 +239,7 @@ impl RedbStore {
         self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, None, record).await
     }
 
-    pub(in crate::store) async fn apply_all(
+    pub(crate) async fn apply_all(
         &self,
         reports: Vec<Report>,
         now: Timestamp,

@@ -7,19 +7,19 @@
 use std::ops::{Bound, RangeBounds as _};
 use std::sync::Arc;
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
-use crate::domain::worded::worded;
+use crate::Change;
+use crate::damage::Damage;
+use crate::directory::OrganisationIndex;
+use crate::error::{DamagedRow, RowError};
 use crate::organisation_counts::Increment;
-use crate::store::Change;
-use crate::store::damage::Damage;
-use crate::store::directory::OrganisationIndex;
-use crate::store::error::{DamagedRow, RowError};
-use crate::store::record::directory::decode_api_key;
-use crate::store::record::webhooks::decode_webhook;
-use crate::store::record::{ReportedChange, organisation_of};
+use crate::record::directory::decode_api_key;
+use crate::record::webhooks::decode_webhook;
+use crate::record::{ReportedChange, organisation_of};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::Message;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::worded;
 
 worded! {
     /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its name in
@@ -333,7 +333,7 @@ pub(super) trait Rows {
 
     /// Finds a message by the provider's id that was accepted within [`SEARCH_WINDOW`] of `accepted_at`.
     ///
-    /// [`SEARCH_WINDOW`]: crate::store::transitions::SEARCH_WINDOW
+    /// [`SEARCH_WINDOW`]: crate::transitions::SEARCH_WINDOW
     fn find_sent(
         &mut self,
         ses_message_id: &str,

@@ -7,13 +7,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{ApiKeyEntry, KeyRights};
-use crate::domain::terms::MessageDefaults;
-use crate::domain::time::Timestamp;
-use crate::store::Store;
-use crate::store::directory::OrganisationIndex;
+use crate::Store;
+use crate::directory::OrganisationIndex;
+use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{ApiKeyEntry, KeyRights};
+use pillarbox_domain::terms::MessageDefaults;
+use pillarbox_domain::time::Timestamp;
 
 /// Right of a request to have its messages accepted.
 #[derive(Clone)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::tag::{spread, tag_of};
+use crate::locks::{read_lock, write_lock};
+use crate::tag::{spread, tag_of};
 
 /// Suppressed addresses as far as they are known in memory, and how often some were added.
 #[derive(Debug, Default)]

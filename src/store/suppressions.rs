@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use crate::domain::id::OrganisationId;
-use crate::domain::suppression::{SuppressedAddress, Suppression};
-use crate::store::damage::{Damage, damaged_suppression};
-use crate::store::limits::ALL_ORGANISATIONS;
-use crate::store::record::{decode_suppression, encode_suppression};
-use crate::store::rows::{Key, KeyRange, Lock, Rows, Stop, Table, read_all, remove_existing};
-use crate::store::suppression_filter::Suppressed;
-use crate::store::{Change, Store, StoreError, SuppressionPage};
+use crate::damage::{Damage, damaged_suppression};
+use crate::limits::ALL_ORGANISATIONS;
+use crate::record::{decode_suppression, encode_suppression};
+use crate::rows::{Key, KeyRange, Lock, Rows, Stop, Table, read_all, remove_existing};
+use crate::suppression_filter::Suppressed;
+use crate::{Change, Store, StoreError, SuppressionPage};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression};
 
 impl Store {
     /// Whether an organisation must not write to an address.

@@ -7,16 +7,16 @@
 use std::collections::BTreeSet;
 use std::sync::RwLock;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::event::Event;
-use crate::domain::id::MessageId;
-use crate::domain::message::{Message, State};
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::{Entry, FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind, timeline};
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::record::timeline::{decode_step, encode_step};
-use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
-use crate::store::{Store, StoreError};
+use crate::locks::{read_lock, write_lock};
+use crate::record::timeline::{decode_step, encode_step};
+use crate::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
+use crate::{Store, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::event::Event;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Message, State};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::{Entry, FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind, timeline};
 
 const fn of_attempt(attempt: u32) -> u32 {
     2 * attempt

@@ -3,12 +3,12 @@
 
 use serde::Serialize;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::request::OwnedIdempotencyKey;
-use crate::domain::usage::Usage;
-use crate::store::directory::KeyUses;
-use crate::store::error::StoreError;
-use crate::store::rows::{Counter, Key, NewRow, Table};
+use crate::directory::KeyUses;
+use crate::error::StoreError;
+use crate::rows::{Counter, Key, NewRow, Table};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::request::OwnedIdempotencyKey;
+use pillarbox_domain::usage::Usage;
 
 /// Rows that travel together.
 pub(super) const CHUNK_ROWS: usize = 1_000;

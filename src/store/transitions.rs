@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
+use crate::feed;
+use crate::limits::{self, MAX_UNMATCHED};
+use crate::lost_messages;
 use crate::organisation_counts::Increment;
-use crate::store::feed;
-use crate::store::limits::{self, MAX_UNMATCHED};
-use crate::store::lost_messages;
-use crate::store::record::{
+use crate::record::{
     EventKey, ReportedChange, UnmatchedEvent, decode_event, decode_message, decode_suppression,
     decode_unmatched, encode_event, encode_message, encode_overturned, encode_suppression,
     encode_unmatched,
 };
-use crate::store::rows::{InTable, Key, KeyRange, Rows, Stop, Table, read_all, split_timed, timed};
-use crate::store::suppressions;
-use crate::store::timeline;
-use crate::store::{Applied, Change, Reference, Report};
+use crate::rows::{InTable, Key, KeyRange, Rows, Stop, Table, read_all, split_timed, timed};
+use crate::suppressions;
+use crate::timeline;
+use crate::{Applied, Change, Reference, Report};
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{FailureCode, Message, Recorded, State, Transition};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 /// How far our record of an acceptance may be from the provider's, either way: AWS refuses
 /// signatures over five minutes off its own clock, and a call may take as long again.

@@ -7,11 +7,11 @@ use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Exceeded, Usage};
-use crate::store::locks::locked;
-use crate::store::{Engine, Store, StoreError};
+use crate::locks::locked;
+use crate::{Engine, Store, StoreError};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Exceeded, Usage};
 
 /// Usage of organisations as it was last seen.
 #[derive(Debug, Default)]

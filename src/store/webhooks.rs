@@ -8,27 +8,27 @@ use std::collections::BTreeSet;
 
 use tokio::sync::watch;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::OrganisationId;
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
-    EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor,
-    WebhookId, WebhookState,
-};
-use crate::store::organisations::exists;
-use crate::store::record::webhooks::{
+use crate::organisations::exists;
+use crate::record::webhooks::{
     CursorRow, decode_cursor, decode_redelivery, decode_webhook, encode_cursor, encode_redelivery,
     encode_webhook,
 };
-use crate::store::rows::{
+use crate::rows::{
     Counter, InTable, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number,
     remove_existing,
 };
-use crate::store::{
+use crate::{
     Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Settled, Settlement, Store, StoreError,
     WaitingPage, WebhookAdded,
+};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
+    EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor,
+    WebhookId, WebhookState,
 };
 
 impl Store {

@@ -15,17 +15,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
-    Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
-};
-use crate::store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
 use crate::webhooks::memory::{Beside, Room};
 use crate::webhooks::sender::{Answer, Attempt, Sender};
 use crate::webhooks::slot::{Finished, Job, Next, NextDue, Slot, SlotState, Told};
 use crate::webhooks::status::{AttemptResult, Attempted, beginning};
 use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
+    Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
+};
+use pillarbox_store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
 
 /// The most attempts under way to one endpoint.
 const MAX_IN_FLIGHT: usize = 16;

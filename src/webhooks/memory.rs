@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::domain::id::OrganisationId;
-use crate::domain::webhook::{Webhook, WebhookId};
-use crate::shared_limits::{Budget, Reservation, Slot, Slots};
-use crate::store::{MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::webhook::{Webhook, WebhookId};
+use pillarbox_runtime::shared_limits::{Budget, Reservation, Slot, Slots};
+use pillarbox_store::{MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE};
 
 /// The most that deliveries of all endpoints take up, in bytes, and those of one organisation.
 const MAX_OF_ALL: usize = 256 * MIB;
@@ -129,9 +129,9 @@ impl DeliveryMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::feed::FeedTypes;
-    use crate::domain::time::Timestamp;
-    use crate::domain::webhook::{SigningSecret, WebhookFormat, WebhookState, WebhookUrl};
+    use pillarbox_domain::feed::FeedTypes;
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_domain::webhook::{SigningSecret, WebhookFormat, WebhookState, WebhookUrl};
 
     fn endpoint(organisation: u32, id: u32) -> Webhook {
         Webhook {

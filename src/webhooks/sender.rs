@@ -13,15 +13,15 @@ use reqwest::{Certificate, Client, ClientBuilder, Request, Response, Url};
 use tokio::task_local;
 use tokio::time::timeout;
 
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{AttemptFailure, SigningSecret, WebhookFormat, WebhookUrl};
-use crate::error_chain::error_chain;
-use crate::in_flight::InFlight;
-use crate::pem;
-use crate::proxy::{ProxyRule, UnusableProxy};
-use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 use crate::webhooks::signature::signatures;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{AttemptFailure, SigningSecret, WebhookFormat, WebhookUrl};
+use pillarbox_runtime::error_chain::error_chain;
+use pillarbox_runtime::in_flight::InFlight;
+use pillarbox_runtime::pem;
+use pillarbox_runtime::proxy::{ProxyRule, UnusableProxy};
+use pillarbox_runtime::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 
 /// The longest that an attempt may take, from the connection to the answer's head.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -333,7 +333,7 @@ async fn beginning(mut response: Response) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::OrganisationId;
+    use pillarbox_domain::id::OrganisationId;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::domain::webhook::SigningSecret;
+use pillarbox_domain::webhook::SigningSecret;
 
 /// Version of the scheme with a shared secret.
 const VERSION: &str = "v1";

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use crate::domain::feed::{FeedEntry, FeedPosition};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFormat};
-use crate::views::FeedEventView;
-use crate::views::resend::ResendEventView;
+use crate::records::views::FeedEventView;
+use crate::records::views::resend::ResendEventView;
 use crate::webhooks::memory::{Beside, DeliveryMemory, Room};
 use crate::webhooks::sender::{Attempt, Delivery};
+use pillarbox_domain::feed::{FeedEntry, FeedPosition};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFormat};
 
 /// An event behind the cursor.
 pub(super) struct Slot {

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::time::Timestamp;
 
 /// How many attempts of each endpoint are remembered.
 pub const RECENT: usize = 100;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use pillarbox::domain::id::MessageId;
-use pillarbox::simulator::{Fault, Faults};
+use pillarbox_domain::id::MessageId;
+use pillarbox_simulator::{Fault, Faults};
 use redb::{Database, TableDefinition, Value as Stored};
 use reqwest::Client;
 use serde_json::{Value, json};

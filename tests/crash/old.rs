@@ -3,12 +3,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use pillarbox::domain::admission::admit;
-use pillarbox::domain::id::{MessageId, MessageIds};
-use pillarbox::domain::message::Message;
-use pillarbox::domain::request::{Draft, SendRequest};
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{MessageFilter, NewMessage, Store};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::message::Message;
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{MessageFilter, NewMessage, Store};
 use tokio::task::JoinSet;
 
 use crate::kit::Site;

@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options, QueueOptions};
 use pillarbox_judge::history::{Answers, OnUnknown, Refusal, Run};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options, QueueOptions};
 
 use crate::kit::{Manager, Process, Site, is_on_postgres};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pillarbox::domain::message::{FailureCode, Status};
-use pillarbox::ses::send::MESSAGE_ID_TAG;
+use pillarbox_domain::message::{FailureCode, Status};
 use pillarbox_judge::history::{Event, Suppressed};
+use pillarbox_ses::send::MESSAGE_ID_TAG;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -300,7 +300,7 @@ impl Torture {
     }
 
     /// All that is in the file, against all that was told.
-    fn compare(&self, all: &[pillarbox::domain::message::Message]) {
+    fn compare(&self, all: &[pillarbox_domain::message::Message]) {
         let ledger = self.ledger.lock().unwrap();
         let mut subjects: BTreeMap<&str, u32> = BTreeMap::new();
         let mut sent = 0;

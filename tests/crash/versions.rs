@@ -6,17 +6,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pillarbox::domain::admission::admit;
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::event::{BounceType, Event, EventDetail};
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::message::{FailureCode, Message, State, Status, Transition};
-use pillarbox::domain::organisation::{DomainState, KeyRights};
-use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
-use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{FailureCode, Message, State, Status, Transition};
+use pillarbox_domain::organisation::{DomainState, KeyRights};
+use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{
     Accepted, Candidate, Contents, DeadLetter, Existing, MessageFilter, NewApiKey, NewMessage,
     Reference, Report, Store, Unclosed,
 };
@@ -115,7 +115,7 @@ async fn a_file_of_the_current_version_is_read() {
     fill(&store).await;
     drop(store);
     if let Some(kept) = std::env::var_os("KEEP_FORMAT") {
-        let file = directory.path().join(pillarbox::store::FILE_NAME);
+        let file = directory.path().join(pillarbox_store::FILE_NAME);
         // A file as small as it can be, for it is kept with the sources.
         redb::Database::open(&file).unwrap().compact().unwrap();
         std::fs::copy(file, fixtures().join(kept)).unwrap();
@@ -129,7 +129,7 @@ async fn files_of_every_version_are_read() {
     for file in std::fs::read_dir(fixtures()).unwrap() {
         let file = file.unwrap().path();
         let directory = tempfile::tempdir().unwrap();
-        std::fs::copy(&file, directory.path().join(pillarbox::store::FILE_NAME)).unwrap();
+        std::fs::copy(&file, directory.path().join(pillarbox_store::FILE_NAME)).unwrap();
         let (store, recovery) = Store::open(directory.path(), THEN).unwrap();
         assert_eq!((recovery.bodies_lost, recovery.live_keys), (PENDING, PENDING + 1), "{file:?}");
         assert_eq!(store.time_record().await, Ok(None), "{file:?}: no time stamp, so no doubt");
@@ -162,7 +162,7 @@ async fn files_of_every_version_are_restored() {
 async fn a_change_of_version_that_was_broken_off_is_made_to_its_end() {
     for made in 0..=PENDING + 1 {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join(pillarbox::store::FILE_NAME);
+        let file = directory.path().join(pillarbox_store::FILE_NAME);
         std::fs::copy(fixtures().join("format-1.redb"), &file).unwrap();
         drop(Store::open(directory.path(), THEN).unwrap());
         let database = redb::Database::open(&file).unwrap();

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::Clock;
 use pillarbox::service::{Inherited, Service};
-use pillarbox::ses::credentials::Credentials;
-use pillarbox::simulator::Options;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::Options;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::kit::{

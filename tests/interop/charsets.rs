@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::Value;
 
 use crate::kit::{Site, SmtpClient, accepted_id, number};

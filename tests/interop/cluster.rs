@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
 use pillarbox_judge::history::{Answers, Entry, Event, OnUnknown, Page, Post, Read, Refusal, Run};
+use pillarbox_simulator::Options;
 use reqwest::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{self, Receiver, Reply, Server, Site, message};

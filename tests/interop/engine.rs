@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::Value;
 use tokio::time::sleep;
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use kit::{Finished, PATIENCE, Server, Site, free_port, http_client};
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 
 mod alarms;
 mod alerts;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 use tokio::task::JoinSet;

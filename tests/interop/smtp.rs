@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 
 use crate::kit::{PATIENCE, Server, Site};

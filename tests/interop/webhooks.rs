@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::Value;
 
 use crate::Program;

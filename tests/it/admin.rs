@@ -22,22 +22,22 @@ use pillarbox::admin::{
     Admin, Call, DomainAdd, DomainCheck, DomainRemove, KeyAdd, KeyRevoke, MessageCancel,
     OrganisationAdd, OrganisationRemove, SuppressionAdd, SuppressionRemove,
 };
-use pillarbox::clock::Clock;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox::dispatch::quota::AccountCheck;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::event::{BounceType, Event, EventDetail};
-use pillarbox::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::message::Cancellation;
-use pillarbox::domain::organisation::{DomainState, Finding};
-use pillarbox::domain::request::Draft;
-use pillarbox::http::drain::Drain;
 use pillarbox::queue::{Live, Pending, Selection};
-use pillarbox::quota::AccountCheck;
-use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::{Reference, Report, Store};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::Cancellation;
+use pillarbox_domain::organisation::{DomainState, Finding};
+use pillarbox_domain::request::Draft;
+use pillarbox_http::drain::Drain;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_simulator::{Options, Simulator};
+use pillarbox_store::{Reference, Report, Store};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

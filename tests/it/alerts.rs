@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::Clock;
 use pillarbox::config::{Alerts, Config};
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::id::OrganisationId;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
-use pillarbox::domain::webhook::{SigningSecret, WebhookUrl};
 use pillarbox::service::{Inherited, Service};
-use pillarbox::ses::credentials::Credentials;
-use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::{DeadLetter, NewApiKey};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::{Options, Simulator};
+use pillarbox_store::{DeadLetter, NewApiKey};
 use secrecy::SecretString;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -302,7 +302,7 @@ async fn operators_are_told_of_domains_and_of_keys_that_end_soon_each_once() {
         label: "web".to_owned(),
         expires_at,
         hash: key.hash(),
-        rights: pillarbox::domain::organisation::KeyRights::all(),
+        rights: pillarbox_domain::organisation::KeyRights::all(),
     };
     store.add_api_key(OrganisationId(1), new, NOON).await.unwrap();
     let verified = place.events(&["domain.verified"], 1).await.remove(0);

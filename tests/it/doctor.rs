@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use pillarbox::simulator::{
+use pillarbox_simulator::{
     AccountAccess, EventOptions, EventRoute, Events, Options, VerificationStatus,
 };
 use serde_json::{Value, json};

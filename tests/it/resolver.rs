@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::Value;
 use tokio::time::sleep;
 

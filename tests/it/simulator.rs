@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use client::{CLIENT_TIMEOUT, Client, message, message_to, message_with, start, start_with};
-use pillarbox::simulator::{
+use pillarbox_simulator::{
     Credentials, Fault, FaultScope, Faults, Options, RecipientFate, SenderCheck, Simulator,
     VerifiedBy,
 };

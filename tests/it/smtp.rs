@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pillarbox::simulator::{Fault, Faults, Options};
 use pillarbox_judge::history::{Event, Post};
+use pillarbox_simulator::{Fault, Faults, Options};
 use rustls::HandshakeKind;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};

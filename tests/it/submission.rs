@@ -1,6 +1,6 @@
 //! Messages that come whole over SMTP: the fields that say who sends, and how they are read.
 
-use pillarbox::simulator::{CapturedMessage, Options};
+use pillarbox_simulator::{CapturedMessage, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{Server, Site, SmtpClient, accepted_id, codes};

@@ -9,11 +9,11 @@ use pillarbox::admin::suppression::{
     ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionsImported,
 };
 use pillarbox::admin::{Admin, Call, SuppressionImport};
-use pillarbox::clock::Clock;
-use pillarbox::domain::id::OrganisationId;
-use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::Store;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::Store;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 

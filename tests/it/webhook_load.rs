@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::Clock;
-use pillarbox::domain::feed::FeedPosition;
-use pillarbox::domain::id::{MessageIds, OrganisationId};
-use pillarbox::domain::message::Transition;
-use pillarbox::domain::request::Draft;
-use pillarbox::store::Store;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageIds, OrganisationId};
+use pillarbox_domain::message::Transition;
+use pillarbox_domain::request::Draft;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::Store;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

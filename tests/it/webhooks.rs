@@ -5,15 +5,15 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use pillarbox::domain::feed::{FeedEventType, FeedTypes};
-use pillarbox::domain::id::OrganisationId;
-use pillarbox::domain::policy::RECORD_RETENTION;
-use pillarbox::domain::webhook::{
+use pillarbox_domain::feed::{FeedEventType, FeedTypes};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::webhook::{
     EarlierSecrets, PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookFormat, WebhookState,
     WebhookUrl,
 };
-use pillarbox::simulator::{EventOptions, Events, Options};
-use pillarbox::store::{NewWebhook, WebhookAdded};
+use pillarbox_simulator::{EventOptions, Events, Options};
+use pillarbox_store::{NewWebhook, WebhookAdded};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

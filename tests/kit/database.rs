@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
 
 /// Name of the only node of a site.
 const NODE: &str = "a";

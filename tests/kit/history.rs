@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
-use pillarbox::simulator::Simulator;
+use pillarbox_domain::time::Timestamp;
 use pillarbox_judge::Summary;
 use pillarbox_judge::history::{
     Accepted, Answers, Entry, Event, Limited, OnUnknown, Page, Post, Read, Refusal, Run,
 };
+use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox_simulator::Simulator;
 use serde_json::Value;
 use tokio::time::sleep;
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use pillarbox::simulator::{Options, Simulator};
+use pillarbox_simulator::{Options, Simulator};
 use tokio::net::TcpListener;
 
 mod database;

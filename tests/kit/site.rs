@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::time::Timestamp;
-use pillarbox::simulator::{Credentials, Options, Simulator};
-use pillarbox::store::Store;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_simulator::{Credentials, Options, Simulator};
+use pillarbox_store::Store;
 use serde_json::Value;
 use tempfile::TempDir;
 

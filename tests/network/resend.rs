@@ -84,7 +84,7 @@ async fn one_organisations_pending_messages_leave_room_for_another_over_it() {
     );
     let site = Running::start(&more, None).await;
     site.simulator()
-        .set_faults(pillarbox::simulator::Faults::always(pillarbox::simulator::Fault::Down));
+        .set_faults(pillarbox_simulator::Faults::always(pillarbox_simulator::Fault::Down));
     let hostile = Target { key: site.add_organisation("hostile").key, ..site.resend_target() };
     let large = email().replace("\"Hi\"", &format!("\"{}\"", "x".repeat(20_000)));
     let mut client = Client::connect(&hostile).await.unwrap();

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Options, Simulator};
+use pillarbox_simulator::{Options, Simulator};
 
 use crate::kit::{self, History, PATIENCE, Process};
 

@@ -1,11 +1,11 @@
 //! The SES account and its sender domains: whether they may send, to whom, and how much.
 
 use crate::admin::checks::{Examiner, Finding, unanswered};
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{self, DomainState};
-use crate::domain_verification::finding;
-use crate::ses::account::{Access, Account, EnforcementStatus, Engagement, Sending};
-use crate::ses::identity::{Identity, SetupStatus};
+use crate::maintenance::domain_verification::finding;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{self, DomainState};
+use pillarbox_ses::account::{Access, Account, EnforcementStatus, Engagement, Sending};
+use pillarbox_ses::identity::{Identity, SetupStatus};
 
 /// The part of the daily quota from which on it deserves a look.
 const QUOTA_WARNING: f64 = 0.8;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::admin::checks::Finding;
-use crate::store::{
+use pillarbox_store::{
     CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
 };
 
@@ -181,8 +181,8 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::admin::checks::Verdict;
-    use crate::domain::time::Timestamp;
-    use crate::store::NodeLoad;
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_store::NodeLoad;
 
     fn database() -> DatabaseStatus {
         DatabaseStatus {

@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::admin::checks::{Examiner, Finding, unanswered};
 use crate::config::TrackingOverride;
-use crate::ses::account::Engagement;
-use crate::ses::configuration_set::{EventDestination, SetOptions};
-use crate::ses::error::CallError;
-use crate::ses::sqs::SqsQueue;
+use pillarbox_ses::account::Engagement;
+use pillarbox_ses::configuration_set::{EventDestination, SetOptions};
+use pillarbox_ses::error::CallError;
+use pillarbox_ses::sqs::SqsQueue;
 
 /// More waiting events than this are not just a moment's.
 const LONG_QUEUE: u64 = 10_000;

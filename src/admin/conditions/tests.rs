@@ -4,24 +4,24 @@ use super::*;
 use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
 use crate::alerts::AlertsStatus;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
+use crate::dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
 use crate::dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls};
-use crate::domain::feed::FeedTypes;
-use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{OrganisationKind, Pause, PausedRequests};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
+use crate::webhooks::EndpointStatus;
+use pillarbox_domain::feed::FeedTypes;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::organisation::{OrganisationKind, Pause, PausedRequests};
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
     PausedBy, SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
-use crate::http::tls::{CertificateFault, CertificateTrouble};
-use crate::organisation_counts::OrganisationCounts;
-use crate::quota::{AccountCheck, AccountFault, EarlierCredentials};
-use crate::store::metrics::SLOW_COMMIT;
-use crate::store::{
+use pillarbox_http::tls::{CertificateFault, CertificateTrouble};
+use pillarbox_store::metrics::SLOW_COMMIT;
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{
     CLOCKS_DIFFER, DatabaseStatus, EventBacklog, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom,
     Standby,
 };
-use crate::webhooks::EndpointStatus;
 
 use Readiness::NotReady;
 use Severity::{Critical, Notice, Warning};

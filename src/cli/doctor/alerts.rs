@@ -5,9 +5,9 @@ use crate::admin::alerts::AlertsTested;
 use crate::admin::checks::Finding;
 use crate::admin::client::Client;
 use crate::alerts;
-use crate::clock::Clock;
 use crate::config::Alerts;
-use crate::proxy::ProxyRule;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::ProxyRule;
 
 const ABOUT: &str = "alerts";
 /// The most of an answer's body that is printed.

@@ -11,11 +11,11 @@ use crate::admin::domain::Domain;
 use crate::admin::{Admin, Call, DomainList, Status};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
-use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
-use crate::error_chain::error_chain;
 use crate::service;
-use crate::store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::error_chain::error_chain;
+use pillarbox_store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
 const DIRECTORY: &str = "data directory";
 const FILE: &str = "data file";

@@ -19,10 +19,10 @@ use crate::admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
     SocketOpener,
 };
-use crate::clock::Clock;
 use crate::config::{self, Config};
-use crate::domain::time::Timestamp;
 use crate::operator::key::reached;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
 
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";

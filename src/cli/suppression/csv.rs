@@ -8,8 +8,8 @@ use csv::{ByteRecord, StringRecord};
 use crate::admin::UNREADABLE;
 use crate::admin::suppression::{ImportRow, Scope, Suppression};
 use crate::cli::suppression::values::{Said, said, time};
-use crate::domain::suppression::{SuppressedAddress, SuppressionReason};
-use crate::domain::time::Timestamp;
+use pillarbox_domain::suppression::{SuppressedAddress, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];

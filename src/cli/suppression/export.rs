@@ -16,7 +16,7 @@ use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::cli::suppression::STANDARD;
 use crate::cli::suppression::csv::{HEAD, cells};
-use crate::store::{CopyError, Existing};
+use pillarbox_store::{CopyError, Existing};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Export {

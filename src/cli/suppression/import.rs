@@ -21,7 +21,7 @@ use crate::cli::output::{Progress, escaped};
 use crate::cli::suppression::STANDARD;
 use crate::cli::suppression::csv::{Columns, Layout};
 use crate::cli::suppression::text::{NoList, Text};
-use crate::domain::suppression::SuppressionReason;
+use pillarbox_domain::suppression::SuppressionReason;
 
 /// How many rows are put in order before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.

@@ -4,8 +4,8 @@
 
 use mail_parser::DateTime;
 
-use crate::domain::suppression::SuppressionReason;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::suppression::SuppressionReason;
+use pillarbox_domain::time::Timestamp;
 
 /// What a cell says of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 
 use memchr::memchr;
 
-use crate::domain::policy::{
+use crate::policy::{
     MAX_ATTACHMENTS, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS, MAX_FILENAME_CHARS,
 };
-use crate::domain::request::{BodyText, FieldError, required};
+use crate::request::{BodyText, FieldError, required};
 
 /// Type of a file whose extension tells nothing (RFC 2046, section 4.5.1).
 const UNKNOWN_TYPE: &str = "application/octet-stream";

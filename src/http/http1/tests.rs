@@ -10,9 +10,9 @@ use tokio::io::{copy, duplex, split};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::http::drain::Drain;
-use crate::http::request_id::{RequestId, RequestIds};
-use crate::http::serve_secure;
+use crate::drain::Drain;
+use crate::request_id::{RequestId, RequestIds};
+use crate::serve_secure;
 
 /// What a client reads that sends `bytes` and ends its side.
 async fn answers(bytes: &[u8]) -> String {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// The longest time before its end at which a certificate is to be renewed.
 const LONGEST_NOTICE: Duration = Duration::from_hours(14 * 24);

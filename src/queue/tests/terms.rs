@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::body_store::moments::suspension;
-use crate::domain::terms::Priority::{High, Normal};
-use crate::domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
+use pillarbox_domain::terms::Priority::{High, Normal};
+use pillarbox_domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
 
 impl Fixture {
     fn add_as(&self, organisation: OrganisationId, priority: Priority) -> MessageId {

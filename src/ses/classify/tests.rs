@@ -3,11 +3,11 @@ use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::mailbox::Mailbox;
 use ProblemKind::{
     AccountPaused, ClockWrong, DomainFault, QuotaExhausted, Rejected, SetupFault, Throttled,
     Unavailable, Unknown,
 };
+use pillarbox_domain::mailbox::Mailbox;
 
 fn outcome(reply: &Reply) -> Outcome {
     classify(reply, &DomainName::parse("Example.com").unwrap())

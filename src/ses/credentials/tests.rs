@@ -8,11 +8,11 @@ use std::process::Command;
 use std::time::{Instant, SystemTime};
 
 use super::*;
-use crate::ses::stub::{Answer, Request, Server};
+use crate::stub::{Answer, Request, Server};
 
 /// What the loads of a cache come to, one after the other.
 #[derive(Debug)]
-pub(in crate::ses) struct Script(Mutex<VecDeque<Result<Keys, LoadError>>>);
+pub(crate) struct Script(Mutex<VecDeque<Result<Keys, LoadError>>>);
 
 impl Script {
     pub(super) async fn next(&self) -> Result<Keys, LoadError> {
@@ -22,7 +22,7 @@ impl Script {
 }
 
 impl CredentialCache {
-    pub(in crate::ses) fn scripted(
+    pub(crate) fn scripted(
         loads: impl IntoIterator<Item = Result<Keys, LoadError>>,
         clock: Clock,
     ) -> Self {
@@ -36,7 +36,7 @@ impl CredentialCache {
     }
 }
 
-pub(in crate::ses) fn keys(name: &str, expiry: Option<Timestamp>) -> Keys {
+pub(crate) fn keys(name: &str, expiry: Option<Timestamp>) -> Keys {
     Keys::new(name, "secret", None, expiry.map(SystemTime::from), "test")
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::*;
-use crate::domain::event::{BounceType, EventDetail};
+use pillarbox_domain::event::{BounceType, EventDetail};
 
 fn documents() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/events/documents")

@@ -6,8 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::mailbox::DomainName;
-use crate::ses::identity::{Identity, MailFrom, SetupStatus};
+use crate::identity::{Identity, MailFrom, SetupStatus};
+use pillarbox_domain::mailbox::DomainName;
 
 /// SPF policy of the MAIL FROM domain (SES developer guide, "Using a custom MAIL FROM domain").
 const SPF: &str = "v=spf1 include:amazonses.com ~all";
@@ -149,7 +149,7 @@ impl fmt::Display for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::identity::Verification;
+    use crate::identity::Verification;
 
     #[test]
     fn the_records_are_lines_of_a_zone_file() {

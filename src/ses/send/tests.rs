@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::*;
-use crate::clock::Clock;
-use crate::domain::admission::{Admitted, Facts, admit};
-use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
-use crate::domain::suppression::SuppressedAddress;
-use crate::ses::SesOptions;
-use crate::ses::credentials::Credentials;
-use crate::ses::request::CallOptions;
-use crate::ses::stub::{Answer, Server, client, options};
+use crate::SesOptions;
+use crate::credentials::Credentials;
+use crate::request::CallOptions;
+use crate::stub::{Answer, Server, client, options};
+use pillarbox_domain::admission::{Admitted, Facts, admit};
+use pillarbox_domain::mailbox::{Address, DomainName};
+use pillarbox_domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_runtime::clock::Clock;
 
 const ID: &str = "019f0000-0000-7000-8000-000000000001";
 const ACCEPTED: &str = r#"{"MessageId":"0102018f-abc-000000"}"#;

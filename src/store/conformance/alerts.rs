@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::{Fixture, MILLISECOND, START, in_directory};
-use crate::domain::alert::{
+use crate::{Alerting, Change, MAX_ALERTS, NewApiKey, Store};
+use pillarbox_domain::alert::{
     Alert, AlertChange, AlertEvent, AlertKey, EXPIRY_NOTICE, News, ToldCondition,
 };
-use crate::domain::api_key::ApiKey;
-use crate::domain::id::KeyId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, KeyRights};
-use crate::domain::time::Timestamp;
-use crate::store::{Alerting, Change, MAX_ALERTS, NewApiKey, Store};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::KeyId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding, KeyRights};
+use pillarbox_domain::time::Timestamp;
 
 fn key(code: &str) -> AlertKey {
     let (node, about) = (String::new(), String::new());

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::store::conformance::{Fixture, START, in_directory, of_store};
-use crate::store::{Accepted, BatchMode, MessageFilter, NewMessage, StoreError};
+use crate::conformance::{Fixture, START, in_directory, of_store};
+use crate::{Accepted, BatchMode, MessageFilter, NewMessage, StoreError};
 
 impl Fixture {
     /// Accepts messages with these keys, and counts those that are handed over.
-    pub(in crate::store) async fn accept_all(
+    pub(crate) async fn accept_all(
         &self,
         keys: &[Option<&str>],
         handed_over: &Arc<AtomicUsize>,
@@ -36,7 +36,7 @@ impl Fixture {
         }
     }
 
-    pub(in crate::store) async fn listed(&self) -> usize {
+    pub(crate) async fn listed(&self) -> usize {
         let page = self.store.list(MessageFilter::default(), 1_000, START).await.unwrap();
         page.messages.len()
     }

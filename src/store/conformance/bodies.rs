@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::id::MessageId;
-use crate::domain::message::{FailureCode, Recorded, State, Transition};
-use crate::store::conformance::{Fixture, START, in_directory, reopened_with};
-use crate::store::{Store, StoreId};
+use crate::conformance::{Fixture, START, in_directory, reopened_with};
+use crate::{Store, StoreId};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{FailureCode, Recorded, State, Transition};
 
 /// Starts again with these bodies; returns the store, how many messages lost theirs, and which stay
 /// pending.

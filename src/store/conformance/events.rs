@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
-use crate::domain::organisation::DomainState;
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::{
+use crate::conformance::{
     Fixture, MILLISECOND, START, event, hard_bounce, in_directory, in_memory,
 };
-use crate::store::{Applied, DeadLetter, Reference, Report, Store};
+use crate::{Applied, DeadLetter, Reference, Report, Store};
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -4,19 +4,17 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::domain::clock_corrections::{Correction, WindowTime};
-use crate::domain::event::{Event, EventDetail};
-use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
+use crate::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
+use crate::{DeadLetter, NewMessage, NewWebhook, Reference, Report, Settlement, WebhookAdded};
+use pillarbox_domain::clock_corrections::{Correction, WindowTime};
+use pillarbox_domain::event::{Event, EventDetail};
+use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
     AttemptFailure, Redelivery, SigningSecret, WebhookFormat, WebhookUrl,
-};
-use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::{
-    DeadLetter, NewMessage, NewWebhook, Reference, Report, Settlement, WebhookAdded,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::{START, in_directory};
-use crate::domain::history::{Hour, HourSteps};
-use crate::domain::id::OrganisationId;
 use crate::organisation_counts::OrganisationCounts;
-use crate::store::{CountsByOrganisation, History, Store};
+use crate::{CountsByOrganisation, History, Store};
+use pillarbox_domain::history::{Hour, HourSteps};
+use pillarbox_domain::id::OrganisationId;
 
-pub(in crate::store) fn accepted(accepted: u64) -> OrganisationCounts {
+pub(crate) fn accepted(accepted: u64) -> OrganisationCounts {
     OrganisationCounts { accepted, ..OrganisationCounts::default() }
 }
 
-pub(in crate::store) fn of(counts: impl IntoIterator<Item = (u32, u64)>) -> CountsByOrganisation {
+pub(crate) fn of(counts: impl IntoIterator<Item = (u32, u64)>) -> CountsByOrganisation {
     counts.into_iter().map(|(id, count)| (OrganisationId(id), accepted(count))).collect()
 }
 
-pub(in crate::store) async fn last_hours(store: &Store, hours: u32, most: usize) -> History {
+pub(crate) async fn last_hours(store: &Store, hours: u32, most: usize) -> History {
     store.history(HourSteps::until(Hour::of(START), 1, hours), most).await.unwrap()
 }
 

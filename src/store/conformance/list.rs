@@ -1,20 +1,16 @@
 //! Listings: each organisation's own, in order, filtered, in pages of bounded cost.
 
 use super::{Fixture, MILLISECOND, START, in_directory};
-use crate::domain::id::MessageId;
-use crate::domain::message::Status;
-use crate::domain::search::SearchText;
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
-use crate::store::{MessageFilter, NewMessage, Store};
+use crate::{MessageFilter, NewMessage, Store};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::Status;
+use pillarbox_domain::search::SearchText;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
 
 /// More messages than one page looks at would take long to accept one by one; pages are made to
 /// end early by their limit instead.
-pub(in crate::store) async fn all(
-    store: &Store,
-    filter: &MessageFilter,
-    limit: usize,
-) -> Vec<MessageId> {
+pub(crate) async fn all(store: &Store, filter: &MessageFilter, limit: usize) -> Vec<MessageId> {
     let mut filter = filter.clone();
     let mut found = Vec::new();
     loop {

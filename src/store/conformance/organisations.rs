@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::domain::api_key::ApiKey;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::store::{Change, NewApiKey};
+use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::{Change, NewApiKey};
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
+use pillarbox_domain::time::Timestamp;
 
 fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
     NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash(), rights: KeyRights::all() }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::KeyId;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainState, KeyRights, Limits};
-use crate::domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::store::{AcceptError, Accepted, BatchMode, MessageFilter, NewApiKey, NewMessage};
+use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::{AcceptError, Accepted, BatchMode, MessageFilter, NewApiKey, NewMessage};
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::id::KeyId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{DomainState, KeyRights, Limits};
+use pillarbox_domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -180,7 +180,7 @@ async fn a_message_carries_the_domains_of_all_who_send_it() {
     };
     let request = SendRequest::of_submission(submission).unwrap();
     let facts = fixture.store.facts(fixture.organisation);
-    let admitted = crate::domain::admission::admit(request, &facts).await.unwrap();
+    let admitted = pillarbox_domain::admission::admit(request, &facts).await.unwrap();
     assert!(matches!(admitted.body(), Body::Raw(_)));
     let id = fixture.ids.next(START);
     let right = fixture.store.sending_right(fixture.organisation, None, || START).unwrap();

@@ -1,13 +1,13 @@
 //! Rows, as the rules read and change them: the same on every engine.
 
 use super::{START, in_directory};
-use crate::domain::id::OrganisationId;
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::store::rows::{Key, KeyRange, Lock, Table};
-use crate::store::{Change, Store};
+use crate::rows::{Key, KeyRange, Lock, Table};
+use crate::{Change, Store};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
 async fn put(store: &Store, table: Table, keys: Vec<Key>) {
-    let put = move |rows: &mut dyn crate::store::rows::Rows| {
+    let put = move |rows: &mut dyn crate::rows::Rows| {
         keys.iter().try_for_each(|key| rows.put(table, key, b"row"))
     };
     store.change(Lock::Rows, 1, put).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_rule_reads_what_it_has_changed_however_often_it_has_to_read_more() {
     let key = |position: u64| Key::from((7_u32, position));
     put(&store, Table::FailedDeliveries, [1, 2, 3, 4].map(key).to_vec()).await;
     // Each of these rows is asked for only once the one before is there: a round each on a server.
-    let rule = move |rows: &mut dyn crate::store::rows::Rows| {
+    let rule = move |rows: &mut dyn crate::rows::Rows| {
         let first = rows.get(Table::FailedDeliveries, &key(1))?;
         rows.put(Table::FailedDeliveries, &key(2), b"changed")?;
         let second = rows.get(Table::FailedDeliveries, &key(2))?;

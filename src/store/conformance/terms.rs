@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Fixture, START, in_directory};
-use crate::domain::admission::admit;
-use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
-use crate::domain::request::{Draft, SendRequest};
-use crate::domain::terms::{MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
-use crate::store::{Accepted, NewMessage, Reference, Report};
+use crate::{Accepted, NewMessage, Reference, Report};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::terms::{MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
 
 async fn accept(fixture: &Fixture, priority: Option<&str>, expires_in: Option<&str>) -> MessageId {
     let draft = Draft {

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Fixture, MILLISECOND, START, in_directory, lost, reopened_with};
-use crate::domain::id::{MessageId, MessageIds};
-use crate::domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
-use crate::store::record::timeline::encode_step;
-use crate::store::rows::{Key, KeyRange, Lock, Table};
-use crate::store::{Reference, Report, Store};
+use crate::record::timeline::encode_step;
+use crate::rows::{Key, KeyRange, Lock, Table};
+use crate::{Reference, Report, Store};
+use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
+use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -185,7 +185,7 @@ async fn steps_go_with_the_record() {
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let later = START.plus(SECOND);
     let old = fixture.new_message().await;
-    let crate::store::Accepted::New(kept) = fixture.accept(None, later).await.unwrap() else {
+    let crate::Accepted::New(kept) = fixture.accept(None, later).await.unwrap() else {
         panic!("it has no key")
     };
     for id in [old, kept] {
@@ -208,7 +208,7 @@ async fn a_step_that_cannot_be_read_is_left_out_and_told() {
     for attempts in 1..=2 {
         fixture.store.record(id, attempts, retry(None), START).await.unwrap();
     }
-    let damage = move |rows: &mut dyn crate::store::rows::Rows| {
+    let damage = move |rows: &mut dyn crate::rows::Rows| {
         rows.put(Table::Timeline, &Key::from((id, 2_u32)), b"?")
     };
     fixture.store.change(Lock::Rows, 1, damage).await.unwrap();

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::organisation::Limits;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Exceeded, Period};
-use crate::store::conformance::{Fixture, START, in_directory};
-use crate::store::{AcceptError, Accepted, BatchMode, NewMessage, Store};
+use crate::conformance::{Fixture, START, in_directory};
+use crate::{AcceptError, Accepted, BatchMode, NewMessage, Store};
+use pillarbox_domain::organisation::Limits;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Exceeded, Period};
 
 const DAY: Duration = Duration::from_hours(24);
 
 impl Fixture {
     pub(super) async fn limit(&self, limits: Limits) {
-        let change = move |organisation: &mut crate::domain::organisation::Organisation| {
+        let change = move |organisation: &mut pillarbox_domain::organisation::Organisation| {
             organisation.limits = limits;
         };
         self.store.change_organisation(self.organisation, change).await.unwrap().unwrap();

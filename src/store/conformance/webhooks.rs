@@ -1,13 +1,13 @@
 //! Deliveries to endpoints, as the store keeps them.
 
-use crate::domain::feed::{FeedPosition, FeedTypes};
-use crate::domain::webhook::{
+use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::rows::{KeyRange, Lock, Table};
+use crate::webhooks::remove_old;
+use crate::{Change, NewWebhook, Settled, Settlement, WebhookAdded};
+use pillarbox_domain::feed::{FeedPosition, FeedTypes};
+use pillarbox_domain::webhook::{
     EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
 };
-use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::store::rows::{KeyRange, Lock, Table};
-use crate::store::webhooks::remove_old;
-use crate::store::{Change, NewWebhook, Settled, Settlement, WebhookAdded};
 
 /// A delivery that waits for another attempt.
 fn waiting(position: FeedPosition) -> WaitingDelivery {

@@ -12,20 +12,20 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::Exceeded;
+use crate::directory::OrganisationIndex;
+use crate::interface::KeyClaim;
 use crate::organisation_counts::Increment;
-use crate::store::directory::OrganisationIndex;
-use crate::store::interface::KeyClaim;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::replays::digest;
-use crate::store::postgres::session::{Ran, Session};
-use crate::store::postgres::tables::bigint;
-use crate::store::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
-use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::store::{AcceptError, Accepted, BatchMode, Health, NewMessage, StoreError};
+use crate::postgres::error::QueryError;
+use crate::postgres::replays::digest;
+use crate::postgres::session::{Ran, Session};
+use crate::postgres::tables::bigint;
+use crate::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
+use crate::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
+use crate::{AcceptError, Accepted, BatchMode, Health, NewMessage, StoreError};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::Exceeded;
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -168,7 +168,7 @@ impl Request {
 pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
 
 impl PostgresStore {
-    pub(in crate::store) async fn accept_all(
+    pub(crate) async fn accept_all(
         &self,
         messages: Vec<NewMessage>,
         mode: BatchMode,

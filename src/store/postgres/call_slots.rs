@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::store::StoreError;
-use crate::store::postgres::PostgresStore;
-use crate::store::postgres::error::QueryError;
+use crate::StoreError;
+use crate::postgres::PostgresStore;
+use crate::postgres::error::QueryError;
 
 const NAME: &str = "provider calls";
 /// The most by which slots are given out in advance. One that is further away was written by a clock
@@ -33,10 +33,7 @@ fn take_sql(interval: Duration) -> String {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn take_call_slot(
-        &self,
-        interval: Duration,
-    ) -> Result<Duration, StoreError> {
+    pub(crate) async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
         let shared = &self.shared;
         let sql = take_sql(interval);
         let taken = timeout(shared.answer_timeout, async {

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Status};
-use crate::store::StoreError;
-use crate::store::locks::locked;
-use crate::store::postgres::session::Session;
-use crate::store::postgres::tables::integer;
-use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::StoreError;
+use crate::locks::locked;
+use crate::postgres::session::Session;
+use crate::postgres::tables::integer;
+use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Message, Status};
 
 /// How often the others are told, if there is a call to tell of.
 pub(super) const TELL: Duration = Duration::from_millis(500);
@@ -68,7 +68,7 @@ pub(super) async fn tell(shared: &Shared, session: &mut Session) {
 }
 
 impl PostgresStore {
-    pub(in crate::store) fn tell_of_call(&self, id: MessageId, attempts: u32) {
+    pub(crate) fn tell_of_call(&self, id: MessageId, attempts: u32) {
         locked(&self.shared.calls.0).insert(id, attempts);
     }
 

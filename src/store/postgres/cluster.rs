@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-use crate::domain::time::ClockReading;
-use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
-use crate::store::interface::Change;
-use crate::store::locks::locked;
-use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
-use crate::store::postgres::error::{ConnectError, QueryError};
-use crate::store::postgres::peers::{BURY, Peer, boot_time};
-use crate::store::postgres::silence::{Purpose, Silence};
-use crate::store::postgres::{PostgresStore, Shared, timestamp};
-use crate::store::{StoreError, StoreId};
+use crate::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
+use crate::interface::Change;
+use crate::locks::locked;
+use crate::postgres::connection::{Connection, Connector, PostgresServer};
+use crate::postgres::error::{ConnectError, QueryError};
+use crate::postgres::peers::{BURY, Peer, boot_time};
+use crate::postgres::silence::{Purpose, Silence};
+use crate::postgres::{PostgresStore, Shared, timestamp};
+use crate::{StoreError, StoreId};
+use pillarbox_domain::time::ClockReading;
 
 /// Time between two looks at the database's state.
 const LOOK: Duration = Duration::from_secs(10);
@@ -106,18 +106,16 @@ fn unix_millis() -> i64 {
 
 impl PostgresStore {
     /// Connects for one look at the database, without a node.
-    pub(in crate::store) async fn look_at(
-        server: &PostgresServer,
-    ) -> Result<DatabaseStatus, ConnectError> {
+    pub(crate) async fn look_at(server: &PostgresServer) -> Result<DatabaseStatus, ConnectError> {
         let connection = Connector::new(server).connect_for(Purpose::Reads).await?;
         Ok(database(&connection).await?)
     }
 
-    pub(in crate::store) fn silence(&self) -> &Silence {
+    pub(crate) fn silence(&self) -> &Silence {
         self.shared.connector.silence()
     }
 
-    pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
+    pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
         let sight = self.shared.node.sight();
         let own_load = self.shared.node.load();
         let status = |peer: &Peer| {
@@ -129,15 +127,15 @@ impl PostgresStore {
         nodes
     }
 
-    pub(in crate::store) fn database(&self) -> DatabaseStatus {
+    pub(crate) fn database(&self) -> DatabaseStatus {
         locked(&self.shared.database).clone()
     }
 
-    pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {
+    pub(crate) fn server_clock(&self) -> watch::Receiver<ClockReading> {
         self.shared.clock.subscribe()
     }
 
-    pub(in crate::store) async fn keep_nodes_off_before(
+    pub(crate) async fn keep_nodes_off_before(
         &self,
         schema: i32,
     ) -> Result<Vec<NodeStatus>, StoreError> {
@@ -155,7 +153,7 @@ impl PostgresStore {
         Ok(earlier)
     }
 
-    pub(in crate::store) async fn drain_node(
+    pub(crate) async fn drain_node(
         &self,
         name: &str,
         drain: DrainOrder,
@@ -164,7 +162,7 @@ impl PostgresStore {
         Ok(if drained == 1 { Change::Made } else { Change::None })
     }
 
-    pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
+    pub(crate) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
         let sight = self.shared.node.sight();
         let peer = sight.peers.values().find(|peer| peer.status.name == name);
         let Some(peer) = peer else { return Ok(Forgotten::Unknown) };

@@ -20,11 +20,11 @@ use tokio_postgres::{
     AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
 };
 
-use crate::resolver::{Resolver, ResolverLimits};
-use crate::store::locks::locked;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::silence::{Purpose, Silence};
-use crate::store::postgres::tls::Tls;
+use crate::locks::locked;
+use crate::postgres::error::QueryError;
+use crate::postgres::silence::{Purpose, Silence};
+use crate::postgres::tls::Tls;
+use pillarbox_runtime::resolver::{Resolver, ResolverLimits};
 
 /// How long one host may take until a new connection to it is ready.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,12 +1,12 @@
 //! Directory in memory: organisations, keys, domains and endpoints, read again when its version on
 //! the server is another one.
 
-use crate::store::directory::Directory;
-use crate::store::organisations::read_index;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::tables::{ask_all, keyed_row, range};
-use crate::store::rows::{KeyRange, Table};
+use crate::directory::Directory;
+use crate::organisations::read_index;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::tables::{ask_all, keyed_row, range};
+use crate::rows::{KeyRange, Table};
 
 const TABLES: [Table; 4] = [Table::Organisations, Table::ApiKeys, Table::Domains, Table::Webhooks];
 const VERSION: &str = "SELECT directory_version FROM cluster";

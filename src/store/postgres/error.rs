@@ -4,8 +4,8 @@ use std::error::Error as _;
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-use crate::resolver::ResolveError;
-use crate::store::error::DamagedRow;
+use crate::error::DamagedRow;
+use pillarbox_runtime::resolver::ResolveError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {

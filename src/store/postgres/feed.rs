@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::sleep;
 
-use crate::domain::feed::{FeedId, FeedPosition};
-use crate::domain::id::OrganisationId;
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::session::{Session, Transaction};
-use crate::store::postgres::tables::bigint;
-use crate::store::postgres::{PostgresStore, Shared};
+use crate::locks::{read_lock, write_lock};
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::session::{Session, Transaction};
+use crate::postgres::tables::bigint;
+use crate::postgres::{PostgresStore, Shared};
+use pillarbox_domain::feed::{FeedId, FeedPosition};
+use pillarbox_domain::id::OrganisationId;
 
 /// Wait before a node confirms entries. Mostly they are its own, and their commit is about to be known.
 const CONFIRM_AFTER: Duration = Duration::from_millis(20);
@@ -151,19 +151,19 @@ pub(super) async fn confirm_others(shared: Arc<Shared>, writer: Arc<Mutex<Sessio
 }
 
 impl PostgresStore {
-    pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
+    pub(crate) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
         self.shared.feed.end(organisation)
     }
 
-    pub(in crate::store) fn feed_shown(&self) -> FeedPosition {
+    pub(crate) fn feed_shown(&self) -> FeedPosition {
         FeedPosition::from_number(self.shared.feed.confirmed().unsigned_abs())
     }
 
-    pub(in crate::store) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
+    pub(crate) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
         self.shared.feed.grew.subscribe()
     }
 
-    pub(in crate::store) fn feed_id(&self) -> FeedId {
+    pub(crate) fn feed_id(&self) -> FeedId {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
     }
 }

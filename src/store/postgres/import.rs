@@ -2,18 +2,18 @@
 
 use tokio::sync::mpsc;
 
-use crate::store::StoreOwner;
-use crate::store::cluster::FIRST_WITH_WEBHOOK_FORMATS;
-use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::replays::digest;
-use crate::store::postgres::rows::put_key_use;
-use crate::store::postgres::silence::Purpose;
-use crate::store::postgres::tables::{Known, Query, bigint, ids, put, set_counter};
-use crate::store::postgres::usage::put_usage;
-use crate::store::postgres::{number, schema, uuid_of};
-use crate::store::rows::Table;
-use crate::store::transfer::{Chunk, Facts, ImportError, Imported};
+use crate::StoreOwner;
+use crate::cluster::FIRST_WITH_WEBHOOK_FORMATS;
+use crate::postgres::connection::{Connection, Connector, PostgresServer};
+use crate::postgres::error::QueryError;
+use crate::postgres::replays::digest;
+use crate::postgres::rows::put_key_use;
+use crate::postgres::silence::Purpose;
+use crate::postgres::tables::{Known, Query, bigint, ids, put, set_counter};
+use crate::postgres::usage::put_usage;
+use crate::postgres::{number, schema, uuid_of};
+use crate::rows::Table;
+use crate::transfer::{Chunk, Facts, ImportError, Imported};
 
 /// An import takes as long as it takes.
 const NO_LIMITS: &str = "SET statement_timeout = 0; SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = 0";
@@ -52,13 +52,13 @@ const FEED_COUNTER: &str =
     "UPDATE feed_counter SET last = greatest(last, $1, 1, (SELECT max(last) FROM feed_end))";
 
 /// An import that has begun: its transaction is open, and the database is empty and without nodes.
-pub(in crate::store) struct Import {
+pub(crate) struct Import {
     connection: Connection,
     done: Imported,
 }
 
 impl Import {
-    pub(in crate::store) async fn begin(server: &PostgresServer) -> Result<Self, ImportError> {
+    pub(crate) async fn begin(server: &PostgresServer) -> Result<Self, ImportError> {
         let connection = Connector::new(server).connect_for(Purpose::Import).await?;
         let prepared = schema::prepare(&connection, StoreOwner::Service).await;
         prepared.map_err(|error| ImportError::Server(error.to_string()))?;
@@ -76,7 +76,7 @@ impl Import {
     }
 
     /// Writes rows as they come, until there are no more. `progress` learns how many there were.
-    pub(in crate::store) async fn write(
+    pub(crate) async fn write(
         &mut self,
         chunks: &mut mpsc::Receiver<Chunk>,
         progress: impl Fn(u64),
@@ -141,7 +141,7 @@ impl Import {
     }
 
     /// Writes the facts, and makes all of it durable.
-    pub(in crate::store) async fn finish(mut self, facts: Facts) -> Result<Imported, ImportError> {
+    pub(crate) async fn finish(mut self, facts: Facts) -> Result<Imported, ImportError> {
         let Facts { counters, id_lead, feed_id, time_record, made_by_dev, key_uses, .. } = facts;
         let (id_lead, feed_id) = (bigint(id_lead), feed_id.cast_signed());
         self.connection

@@ -7,16 +7,16 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::store::listing::{self, Order, Page, SURE_ROWS, blocking};
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
-use crate::store::record::decode_message;
-use crate::store::rows::{InTable, MessageRow, Table};
-use crate::store::{MessageFilter, MessagePage, StoreError};
+use crate::listing::{self, Order, Page, SURE_ROWS, blocking};
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
+use crate::record::decode_message;
+use crate::rows::{InTable, MessageRow, Table};
+use crate::{MessageFilter, MessagePage, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 const READ: &str = "
 SELECT record, (SELECT calling FROM pending WHERE pending.id = message.id)
@@ -48,7 +48,7 @@ macro_rules! list {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn message_row(
+    pub(crate) async fn message_row(
         &self,
         id: MessageId,
     ) -> Result<Option<MessageRow>, StoreError> {
@@ -56,19 +56,17 @@ impl PostgresStore {
         Ok(row.map(|row| (row.get(0), row.get::<_, Option<i32>>(1).map(i32::unsigned_abs))))
     }
 
-    pub(in crate::store) async fn first_message(
-        &self,
-    ) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
+    pub(crate) async fn first_message(&self) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
         let row = self.query_opt("SELECT id, record FROM message ORDER BY id LIMIT 1", &[]).await?;
         Ok(row.map(|row| (message_id(row.get(0)), row.get(1))))
     }
 
-    pub(in crate::store) async fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
+    pub(crate) async fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
         let row = self.query_opt("SELECT id FROM message ORDER BY id DESC LIMIT 1", &[]).await?;
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
-    pub(in crate::store) async fn message_sent_as(
+    pub(crate) async fn message_sent_as(
         &self,
         ses_message_id: String,
         _: Timestamp,
@@ -78,7 +76,7 @@ impl PostgresStore {
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
-    pub(in crate::store) async fn page(
+    pub(crate) async fn page(
         &self,
         filter: MessageFilter,
         limit: usize,

@@ -15,22 +15,22 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, State, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
-use crate::store::locks::locked;
-use crate::store::postgres::cluster::read_clock;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::ConnectError;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::outcomes::Job;
-use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
-use crate::store::postgres::schema::VERSION;
-use crate::store::postgres::silence::Purpose;
-use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
-use crate::store::record::decode_message;
-use crate::store::{Alerting, StoreError};
+use crate::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
+use crate::locks::locked;
+use crate::postgres::cluster::read_clock;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::ConnectError;
+use crate::postgres::error::QueryError;
+use crate::postgres::outcomes::Job;
+use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
+use crate::postgres::schema::VERSION;
+use crate::postgres::silence::Purpose;
+use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::record::decode_message;
+use crate::{Alerting, StoreError};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, State, Transition};
+use pillarbox_domain::time::Timestamp;
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
@@ -152,7 +152,7 @@ pub struct NodeIdentity {
     pub least_dead_after: Duration,
 }
 
-pub(in crate::store) struct Node {
+pub(crate) struct Node {
     identity: NodeIdentity,
     id: AtomicI32,
     /// When the last beat that was confirmed was sent, by the clock that runs on in a suspended
@@ -187,11 +187,11 @@ impl Node {
         }
     }
 
-    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
+    pub(crate) fn drains(&self) -> watch::Receiver<DrainOrder> {
         self.drains.subscribe()
     }
 
-    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
+    pub(crate) fn say_load(&self, load: NodeLoad) {
         *locked(&self.load) = load;
     }
 
@@ -217,11 +217,11 @@ impl Node {
         *locked(&self.confirmed) = sent;
     }
 
-    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
+    pub(crate) fn share(&self) -> watch::Receiver<f64> {
         self.share.subscribe()
     }
 
-    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
+    pub(crate) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         self.duties[duty as usize].subscribe()
     }
 
@@ -270,7 +270,7 @@ impl Node {
         }
     }
 
-    pub(in crate::store) fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire)
     }
 }
@@ -580,11 +580,11 @@ pub(super) async fn settle_orphans(
 }
 
 impl PostgresStore {
-    pub(in crate::store) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Node {
         &self.shared.node
     }
 
-    pub(in crate::store) async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         let left = async {
             let connection = self.shared.readers.get(&self.shared.connector).await?;
             for statement in LEAVE {

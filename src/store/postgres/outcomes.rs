@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::domain::id::MessageId;
-use crate::domain::message::{Recorded, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::postgres::calls;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::row_set::{Effects, ROUNDS, RowSet};
-use crate::store::postgres::session::Session;
-use crate::store::postgres::{PostgresStore, Shared};
-use crate::store::rows::{Key, KeyRange, Lock, Stop, Table};
-use crate::store::{Applied, Reference, Report, StoreError, feed, transitions};
+use crate::postgres::calls;
+use crate::postgres::error::QueryError;
+use crate::postgres::row_set::{Effects, ROUNDS, RowSet};
+use crate::postgres::session::Session;
+use crate::postgres::{PostgresStore, Shared};
+use crate::rows::{Key, KeyRange, Lock, Stop, Table};
+use crate::{Applied, Reference, Report, StoreError, feed, transitions};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Recorded, Transition};
+use pillarbox_domain::time::Timestamp;
 
 /// How many jobs may wait before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -50,7 +50,7 @@ enum Decided {
 type Decision = Result<Decided, Stop>;
 
 impl PostgresStore {
-    pub(in crate::store) async fn record(
+    pub(crate) async fn record(
         &self,
         id: MessageId,
         attempts: u32,
@@ -60,7 +60,7 @@ impl PostgresStore {
         self.hand_over(|reply| Job::Record { id, attempts, transition, now, reply }).await
     }
 
-    pub(in crate::store) async fn apply_all(
+    pub(crate) async fn apply_all(
         &self,
         reports: Vec<Report>,
         now: Timestamp,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio_postgres::Row;
 
-use crate::store::cluster::{LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom};
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::timestamp;
+use crate::cluster::{LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom};
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::timestamp;
 
 const NODES: &str = "
 SELECT id, name, beat, version, schema, started_at, draining, pending, conditions,

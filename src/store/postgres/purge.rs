@@ -6,15 +6,15 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::message::State;
-use crate::domain::time::Timestamp;
-use crate::store::postgres::session::Transaction;
-use crate::store::postgres::tables::{bigint, integer};
-use crate::store::postgres::{PostgresStore, message_id, millis, uuid_of};
-use crate::store::purge::{PurgeStep, ids};
-use crate::store::record::decode_message;
-use crate::store::{Purged, StoreError};
+use crate::postgres::session::Transaction;
+use crate::postgres::tables::{bigint, integer};
+use crate::postgres::{PostgresStore, message_id, millis, uuid_of};
+use crate::purge::{PurgeStep, ids};
+use crate::record::decode_message;
+use crate::{Purged, StoreError};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::message::State;
+use pillarbox_domain::time::Timestamp;
 
 const MESSAGES: &str = "
 DELETE FROM message WHERE id IN (
@@ -38,7 +38,7 @@ const UNMATCHED: &str = "DELETE FROM unmatched_event WHERE received_at >= $1 AND
 const LETTERS: &str = "DELETE FROM dead_letter WHERE received_at >= $1 AND received_at < $2";
 
 impl PostgresStore {
-    pub(in crate::store) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
+    pub(crate) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
         let most = i64::try_from(step.limit).unwrap_or(i64::MAX);
         let runs = |runs: &[Range<Timestamp>]| -> Vec<(Uuid, Uuid)> {
             let ids = runs.iter().map(ids);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::locks::locked;
-use crate::store::postgres::error::QueryError;
+use crate::locks::locked;
+use crate::postgres::error::QueryError;
 
 /// Time between two lines of one kind.
 const INTERVAL: Duration = Duration::from_mins(1);

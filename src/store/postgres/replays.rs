@@ -9,15 +9,15 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::request::{IdempotencyKey, KeyOrigin};
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::session::{Session, Transaction};
-use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
-use crate::store::{BatchMode, Health, StoreError};
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::session::{Session, Transaction};
+use crate::postgres::{PostgresStore, Shared, message_id, millis, number};
+use crate::{BatchMode, Health, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::request::{IdempotencyKey, KeyOrigin};
 
 /// How many questions may wait before callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
@@ -46,7 +46,7 @@ pub(super) struct Keys {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn replay(
+    pub(crate) async fn replay(
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,
@@ -55,7 +55,7 @@ impl PostgresStore {
         Ok(self.replays(organisation, &[key], window_now).await?.pop().flatten())
     }
 
-    pub(in crate::store) async fn replays(
+    pub(crate) async fn replays(
         &self,
         organisation: OrganisationId,
         keys: &[IdempotencyKey<'_>],
@@ -83,7 +83,7 @@ impl PostgresStore {
         confirmed.unwrap_or(Err(StoreError::Unavailable))
     }
 
-    pub(in crate::store) async fn replay_after_commit(
+    pub(crate) async fn replay_after_commit(
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,

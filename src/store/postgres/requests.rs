@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::store::StoreError;
-use crate::store::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
-use crate::store::locks::locked;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::session::Transaction;
-use crate::store::postgres::{PostgresStore, Shared};
+use crate::StoreError;
+use crate::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
+use crate::locks::locked;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::session::Transaction;
+use crate::postgres::{PostgresStore, Shared};
 
 /// The most requests that wait until this node begins to answer them.
 const QUEUE_CAPACITY: usize = 64;
@@ -69,7 +69,7 @@ impl Shared {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn ask_other_nodes(
+    pub(crate) async fn ask_other_nodes(
         &self,
         request: Vec<u8>,
         patience: Duration,
@@ -125,16 +125,12 @@ impl PostgresStore {
         Ok(answers)
     }
 
-    pub(in crate::store) async fn next_request(&self) -> NodeRequest {
+    pub(crate) async fn next_request(&self) -> NodeRequest {
         let next = self.shared.requests.receiver.lock().await.recv().await;
         next.expect("the sender is beside the receiver")
     }
 
-    pub(in crate::store) async fn answer_request(
-        &self,
-        id: i64,
-        answer: Vec<u8>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn answer_request(&self, id: i64, answer: Vec<u8>) -> Result<(), StoreError> {
         self.execute(ANSWER, &[&id, &answer]).await.map(drop)
     }
 }

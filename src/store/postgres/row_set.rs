@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
+use crate::damage::Damage;
+use crate::directory::OrganisationIndex;
+use crate::limits;
 use crate::organisation_counts::Increment;
-use crate::store::damage::Damage;
-use crate::store::directory::OrganisationIndex;
-use crate::store::limits;
-use crate::store::postgres::calls::UNMARK;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::tables::{
+use crate::postgres::calls::UNMARK;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::tables::{
     Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock, put, range, remove,
     set_counter,
 };
-use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
-use crate::store::record::{FeedRow, ReportedChange, encode_feed};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, NewRow, Rows, Stop, Table};
-use crate::store::transitions::SEARCH_WINDOW;
+use crate::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
+use crate::record::{FeedRow, ReportedChange, encode_feed};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, NewRow, Rows, Stop, Table};
+use crate::transitions::SEARCH_WINDOW;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::Message;
+use pillarbox_domain::time::Timestamp;
 
 /// How often a rule runs until every row is here that it asks for.
 pub(super) const ROUNDS: usize = 8;

@@ -6,16 +6,16 @@ use tokio::time::sleep;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::store::StoreError;
-use crate::store::directory::KeyUses;
-use crate::store::postgres::PostgresStore;
-use crate::store::postgres::connection::{Connection, Slot};
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::outcomes::{ATTEMPTS, PAUSE};
-use crate::store::postgres::row_set::{ROUNDS, RowSet};
-use crate::store::postgres::session::Transaction;
-use crate::store::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::StoreError;
+use crate::directory::KeyUses;
+use crate::postgres::PostgresStore;
+use crate::postgres::connection::{Connection, Slot};
+use crate::postgres::error::QueryError;
+use crate::postgres::outcomes::{ATTEMPTS, PAUSE};
+use crate::postgres::row_set::{ROUNDS, RowSet};
+use crate::postgres::session::Transaction;
+use crate::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 
 /// Returns true if a run of the table may have so many rows that small reads would wait behind it.
 const fn takes_long(table: Table) -> bool {
@@ -23,7 +23,7 @@ const fn takes_long(table: Table) -> bool {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn change<T>(
+    pub(crate) async fn change<T>(
         &self,
         lock: Lock,
         rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
@@ -64,16 +64,12 @@ impl PostgresStore {
         Ok(done)
     }
 
-    pub(in crate::store) async fn row(
-        &self,
-        table: Table,
-        key: Key,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         let rows = self.ask(&self.shared.readers, &tables::get(table, &[&key])).await?;
         Ok(rows.first().map(|row| keyed_row(table, row).1))
     }
 
-    pub(in crate::store) async fn rows_of(
+    pub(crate) async fn rows_of(
         &self,
         table: Table,
         mut keys: Vec<Key>,
@@ -85,7 +81,7 @@ impl PostgresStore {
         Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
     }
 
-    pub(in crate::store) async fn rows(
+    pub(crate) async fn rows(
         &self,
         table: Table,
         range: KeyRange,
@@ -96,7 +92,7 @@ impl PostgresStore {
         Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
     }
 
-    pub(in crate::store) async fn count_rows(
+    pub(crate) async fn count_rows(
         &self,
         table: Table,
         range: KeyRange,
@@ -105,7 +101,7 @@ impl PostgresStore {
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
-    pub(in crate::store) async fn counters<const N: usize>(
+    pub(crate) async fn counters<const N: usize>(
         &self,
         counters: [Counter; N],
     ) -> Result<[u64; N], StoreError> {
@@ -118,15 +114,15 @@ impl PostgresStore {
         Ok(counters.map(value))
     }
 
-    pub(in crate::store) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.query_one("SELECT time_record FROM cluster", &[]).await?.get(0))
     }
 
-    pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
         self.execute("UPDATE cluster SET time_record = $1", &[&row]).await.map(drop)
     }
 
-    pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
+    pub(crate) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
         let query = put_key_use(&uses);
         self.execute(query.sql(), &query.parameters()).await.map(drop)
     }

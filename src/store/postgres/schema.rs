@@ -1,8 +1,8 @@
 //! Schema: made when the first node comes, and brought to this version by the first newer one.
 
-use crate::store::StoreOwner;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::{ConnectError, QueryError};
+use crate::StoreOwner;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::{ConnectError, QueryError};
 
 /// Version of the schema that this pillarbox makes.
 pub(super) const VERSION: i32 = 12;

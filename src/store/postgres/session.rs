@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::store::locks::locked;
-use crate::store::postgres::Shared;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::silence::Purpose;
+use crate::locks::locked;
+use crate::postgres::Shared;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::silence::Purpose;
 
 /// How long the server may take to begin a transaction. Nothing keeps it from that.
 const BEGIN_LIMIT: Duration = Duration::from_secs(5);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::worded::worded;
-use crate::store::locks::locked;
+use crate::locks::locked;
+use pillarbox_domain::worded;
 
 /// How long operators are told of a connection by which no answer came.
 const SHOWN: Duration = Duration::from_mins(1);
@@ -58,7 +58,7 @@ impl Purpose {
 
 /// Where no answer came in time.
 #[derive(Default)]
-pub(in crate::store) struct Silence(Mutex<State>);
+pub(crate) struct Silence(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -103,7 +103,7 @@ impl Silence {
     }
 
     /// Returns the names of what stands still, or stood still within the last minute.
-    pub(in crate::store) fn shown(&self) -> Vec<&'static str> {
+    pub(crate) fn shown(&self) -> Vec<&'static str> {
         let state = locked(&self.0);
         let is_shown = |purpose: &Purpose| {
             let mut lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use tokio_postgres::Row;
 
-use crate::store::InMemory;
-use crate::store::postgres::Shared;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::tables::{keyed_row, range};
-use crate::store::rows::{KeyRange, KeyedRow, Table};
-use crate::store::suppressions;
+use crate::InMemory;
+use crate::postgres::Shared;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::tables::{keyed_row, range};
+use crate::rows::{KeyRange, KeyedRow, Table};
+use crate::suppressions;
 
 /// How many are read at one time: an organisation may have a million.
 const ROWS_PER_LOOK: usize = 10_000;

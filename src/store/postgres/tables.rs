@@ -9,11 +9,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::store::locks::locked;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::{message_id, millis, number, timestamp, uuid_of};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, NewRow, Table, split_timed, timed};
+use crate::locks::locked;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::{message_id, millis, number, timestamp, uuid_of};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, NewRow, Table, split_timed, timed};
 
 /// Column of a key. A key's bytes are its columns' one after the other; a text that another column
 /// follows ends with a NUL.

@@ -4,7 +4,7 @@
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::tasks::Task;
+use pillarbox_runtime::tasks::Task;
 
 /// Tasks of the node. They are aborted when it is dropped.
 #[derive(Default)]

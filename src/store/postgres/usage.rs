@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, HashSet};
 
 use tokio_postgres::Row;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::organisation::Limits;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Count, Exceeded, Period, Usage};
-use crate::store::StoreError;
-use crate::store::directory::OrganisationIndex;
-use crate::store::postgres::connection::Connection;
-use crate::store::postgres::error::QueryError;
-use crate::store::postgres::replays::{self, Keys};
-use crate::store::postgres::tables::{Parameter, Query, bigint};
-use crate::store::postgres::{PostgresStore, Shared, millis, number, timestamp};
+use crate::StoreError;
+use crate::directory::OrganisationIndex;
+use crate::postgres::connection::Connection;
+use crate::postgres::error::QueryError;
+use crate::postgres::replays::{self, Keys};
+use crate::postgres::tables::{Parameter, Query, bigint};
+use crate::postgres::{PostgresStore, Shared, millis, number, timestamp};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::organisation::Limits;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Count, Exceeded, Period, Usage};
 
 /// A limit applies only to a row that is there: two first acceptances of a month could both be within
 /// it.
@@ -209,7 +209,7 @@ fn usage_of(row: &Row) -> Usage {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn usage(
+    pub(crate) async fn usage(
         &self,
         organisations: &[OrganisationId],
         now: Timestamp,
@@ -221,7 +221,7 @@ impl PostgresStore {
         read.await.map_err(|error| self.shared.refused(error))
     }
 
-    pub(in crate::store) async fn usage_of_month(
+    pub(crate) async fn usage_of_month(
         &self,
         month: Timestamp,
     ) -> Result<Vec<(OrganisationId, u64)>, StoreError> {

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::alert::{
+use crate::error::RowError;
+use crate::record::{decode, encode};
+use pillarbox_domain::alert::{
     Alert, AlertDelivery, AlertEvent, AlertKey, News, NextAttempt, ToldCondition,
 };
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::time::Timestamp;
-use crate::store::error::RowError;
-use crate::store::record::{decode, encode};
+use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::time::Timestamp;
 
 /// First bytes of keys. The order of the kinds is the stored format.
 const CONDITION: u8 = 1;
@@ -18,12 +18,12 @@ const START: u8 = 4;
 const SEPARATOR: u8 = 0;
 
 /// The least key of an alert. Rows before it are other facts of the same table.
-pub(in crate::store) const FIRST_ALERT_KEY: &[u8] = &[CONDITION];
+pub(crate) const FIRST_ALERT_KEY: &[u8] = &[CONDITION];
 
 /// Key of the row with the time up to which the ends of API keys were looked at.
-pub(in crate::store) const EXPIRIES_TOLD_KEY: &[u8] = &[0];
+pub(crate) const EXPIRIES_TOLD_KEY: &[u8] = &[0];
 
-pub(in crate::store) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
+pub(crate) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
     let mut bytes = Vec::new();
     match key {
         AlertKey::Condition { node, code, about } => {
@@ -51,7 +51,7 @@ pub(in crate::store) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
     bytes
 }
 
-pub(in crate::store) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
+pub(crate) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
     const INVALID: RowError = RowError::Invalid("an alert's key");
     let (kind, rest) = key.split_first().ok_or(INVALID)?;
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| INVALID);
@@ -127,7 +127,7 @@ impl From<ConditionV1<'_>> for ToldCondition {
     }
 }
 
-pub(in crate::store) fn encode_alert(alert: &Alert) -> Vec<u8> {
+pub(crate) fn encode_alert(alert: &Alert) -> Vec<u8> {
     let event = match &alert.news.event {
         AlertEvent::Raised(condition) => EventV1::Raised(condition.into()),
         AlertEvent::Cleared(condition) => EventV1::Cleared(condition.into()),
@@ -150,7 +150,7 @@ pub(in crate::store) fn encode_alert(alert: &Alert) -> Vec<u8> {
     encode(&AlertV1 { at: alert.news.at.unix_millis(), event, delivery }, 512)
 }
 
-pub(in crate::store) fn decode_alert(bytes: &[u8]) -> Result<Alert, RowError> {
+pub(crate) fn decode_alert(bytes: &[u8]) -> Result<Alert, RowError> {
     let AlertV1 { at, event, delivery: (of, attempts, next) } = decode(bytes)?;
     let instant = Timestamp::from_unix_millis;
     let event = match event {
@@ -174,11 +174,11 @@ pub(in crate::store) fn decode_alert(bytes: &[u8]) -> Result<Alert, RowError> {
     Ok(Alert { news: News { at: instant(at), event }, delivery })
 }
 
-pub(in crate::store) fn encode_expiries_told(up_to: Timestamp) -> Vec<u8> {
+pub(crate) fn encode_expiries_told(up_to: Timestamp) -> Vec<u8> {
     encode(&up_to.unix_millis(), 11)
 }
 
-pub(in crate::store) fn decode_expiries_told(bytes: &[u8]) -> Result<Timestamp, RowError> {
+pub(crate) fn decode_expiries_told(bytes: &[u8]) -> Result<Timestamp, RowError> {
     Ok(Timestamp::from_unix_millis(decode(bytes)?))
 }
 

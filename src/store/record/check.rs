@@ -1,23 +1,23 @@
 //! Any bytes as rows, for fuzzing: each is a row that is the same once it is written again, or
 //! none.
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::store::error::RowError;
-use crate::store::record::alerts::{decode_alert, encode_alert};
-use crate::store::record::directory::{
+use crate::error::RowError;
+use crate::record::alerts::{decode_alert, encode_alert};
+use crate::record::directory::{
     decode_api_key, decode_domain, decode_organisation, encode_api_key, encode_domain,
     encode_organisation,
 };
-use crate::store::record::timeline::{decode_step, encode_step};
-use crate::store::record::usage::{decode_usage, encode_usage};
-use crate::store::record::{
+use crate::record::timeline::{decode_step, encode_step};
+use crate::record::usage::{decode_usage, encode_usage};
+use crate::record::{
     IdempotencyRow, decode_dead_letter, decode_event, decode_feed, decode_message,
     decode_overturned, decode_suppression, decode_time, decode_unmatched, encode_dead_letter,
     encode_event, encode_feed, encode_message, encode_overturned, encode_suppression, encode_time,
     encode_unmatched, organisation_of,
 };
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// How many kinds of rows there are.
 pub(super) const KINDS: u8 = 15;

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::organisation::{
+use crate::error::RowError;
+use crate::record::{PriorityV3, decode, decode_as, encode, encode_as, version};
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
-use crate::domain::terms::{MessageDefaults, whole_millis};
-use crate::domain::time::Timestamp;
-use crate::store::error::RowError;
-use crate::store::record::{PriorityV3, decode, decode_as, encode, encode_as, version};
+use pillarbox_domain::terms::{MessageDefaults, whole_millis};
+use pillarbox_domain::time::Timestamp;
 
 stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
 stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
@@ -40,7 +40,7 @@ struct OrganisationV2<'a> {
 
 const WITH_SETTINGS: u8 = 2;
 
-pub(in crate::store) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
+pub(crate) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
     let Organisation { id, name, kind, pause, limits } = organisation;
     let size = 72;
     if *organisation == Organisation::new(*id, name.clone(), OrganisationKind::Production) {
@@ -56,10 +56,7 @@ pub(in crate::store) fn encode_organisation(organisation: &Organisation) -> Vec<
     encode_as(WITH_SETTINGS, &row, size)
 }
 
-pub(in crate::store) fn decode_organisation(
-    id: u32,
-    bytes: &[u8],
-) -> Result<Organisation, RowError> {
+pub(crate) fn decode_organisation(id: u32, bytes: &[u8]) -> Result<Organisation, RowError> {
     let row = if version(bytes) == Some(WITH_SETTINGS) {
         decode_as(WITH_SETTINGS, bytes)?
     } else {
@@ -128,7 +125,7 @@ struct ApiKeyV4<'a> {
 
 const WITH_DEFAULTS: u8 = 4;
 
-pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
+pub(crate) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     let key = ApiKeyV1 {
         organisation: entry.organisation.0,
         label: &entry.label,
@@ -155,7 +152,7 @@ pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
     }
 }
 
-pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
+pub(crate) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
     let (row, expires_at, rights) = match bytes.first() {
         Some(&EXPIRING) => {
             let ApiKeyV2 { key, expires_at } = decode_as(EXPIRING, bytes)?;
@@ -206,7 +203,7 @@ struct SenderDomainV2 {
 const DOMAIN_V2: u8 = 2;
 
 /// The row of a sender domain; its name is the key.
-pub(in crate::store) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
+pub(crate) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
     let row = SenderDomainV2 {
         state: domain.state.into(),
         added_at: domain.added_at.unix_millis(),
@@ -216,7 +213,7 @@ pub(in crate::store) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
     encode_as(DOMAIN_V2, &row, 32)
 }
 
-pub(in crate::store) fn decode_domain(
+pub(crate) fn decode_domain(
     organisation: u32,
     name: &str,
     bytes: &[u8],

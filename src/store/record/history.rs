@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::RowError;
 use crate::organisation_counts::OrganisationCounts;
-use crate::store::error::RowError;
-use crate::store::record::{decode, encode};
+use crate::record::{decode, encode};
 
 /// Declares the stored twin of the counts, and both conversions. The order of the fields is the
 /// stored format.
@@ -42,10 +42,10 @@ stored_counts!(CountsV1 {
     delivery_delays,
 });
 
-pub(in crate::store) fn encode_counts(counts: &OrganisationCounts) -> Vec<u8> {
+pub(crate) fn encode_counts(counts: &OrganisationCounts) -> Vec<u8> {
     encode(&CountsV1::from(counts), 32)
 }
 
-pub(in crate::store) fn decode_counts(bytes: &[u8]) -> Result<OrganisationCounts, RowError> {
+pub(crate) fn decode_counts(bytes: &[u8]) -> Result<OrganisationCounts, RowError> {
     Ok(decode::<CountsV1>(bytes)?.into())
 }

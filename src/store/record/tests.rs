@@ -10,15 +10,15 @@ use super::directory::{
 };
 use super::timeline::{decode_step, encode_step};
 use super::*;
-use crate::domain::api_key::ApiKeyHash;
-use crate::domain::id::KeyId;
-use crate::domain::organisation::{
+use pillarbox_domain::api_key::ApiKeyHash;
+use pillarbox_domain::id::KeyId;
+use pillarbox_domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
 
-use crate::domain::terms::MessageDefaults;
-use crate::domain::timeline::{Step, StepKind};
+use pillarbox_domain::terms::MessageDefaults;
+use pillarbox_domain::timeline::{Step, StepKind};
 
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::{Step, StepKind};
-use crate::store::error::RowError;
-use crate::store::record::{FailureV1, decode, encode};
+use crate::error::RowError;
+use crate::record::{FailureV1, decode, encode};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::{Step, StepKind};
 
 stored_enum!(
     StepKindV1 = StepKind { AttemptFailed, Failed, Suppressed, Cancelled, Restarted, Expired }
@@ -25,7 +25,7 @@ struct StepV1<'a> {
     failure: Option<FailureV1<'a>>,
 }
 
-pub(in crate::store) fn encode_step(step: &Step) -> Vec<u8> {
+pub(crate) fn encode_step(step: &Step) -> Vec<u8> {
     let Step { at, kind, attempt, attempts: _, failure, next_attempt_at } = step;
     let row = StepV1 {
         at: at.unix_millis(),
@@ -38,7 +38,7 @@ pub(in crate::store) fn encode_step(step: &Step) -> Vec<u8> {
     encode(&row, 256)
 }
 
-pub(in crate::store) fn decode_step(bytes: &[u8]) -> Result<Step, RowError> {
+pub(crate) fn decode_step(bytes: &[u8]) -> Result<Step, RowError> {
     let StepV1 { at, kind, attempt, next_attempt_in, failure } = decode(bytes)?;
     let at = Timestamp::from_unix_millis(at);
     Ok(Step {

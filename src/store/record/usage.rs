@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::time::Timestamp;
-use crate::domain::usage::{Count, Usage};
-use crate::store::error::RowError;
-use crate::store::record::{decode, encode};
+use crate::error::RowError;
+use crate::record::{decode, encode};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::{Count, Usage};
 
 /// The beginning of the month is in the key.
 #[derive(Serialize, Deserialize)]
@@ -16,7 +16,7 @@ struct UsageV1 {
     minute: (u64, u64),
 }
 
-pub(in crate::store) fn encode_usage(usage: &Usage) -> Vec<u8> {
+pub(crate) fn encode_usage(usage: &Usage) -> Vec<u8> {
     let count = |count: Count| (count.start.unix_millis(), count.used);
     let Usage { minute, hour, day, month } = *usage;
     let row =
@@ -25,7 +25,7 @@ pub(in crate::store) fn encode_usage(usage: &Usage) -> Vec<u8> {
 }
 
 /// Reads the row of the month that begins at `month`.
-pub(in crate::store) fn decode_usage(month: u64, bytes: &[u8]) -> Result<Usage, RowError> {
+pub(crate) fn decode_usage(month: u64, bytes: &[u8]) -> Result<Usage, RowError> {
     let row: UsageV1 = decode(bytes)?;
     let count =
         |(start, used): (u64, u64)| Count { start: Timestamp::from_unix_millis(start), used };

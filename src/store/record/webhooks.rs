@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::feed::{FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::webhook::{
+use crate::error::RowError;
+use crate::record::{decode, decode_as, encode, encode_as, version};
+use pillarbox_domain::feed::{FeedEventType, FeedPosition, FeedTypes};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::webhook::{
     AttemptFailure, PausedBy, Redelivery, ReplacedSecret, SigningSecret, Webhook, WebhookCursor,
     WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
-use crate::store::error::RowError;
-use crate::store::record::{decode, decode_as, encode, encode_as, version};
 
 stored_enum!(PausedByV1 = PausedBy { Operator, Endpoint });
 stored_enum!(WebhookFormatV1 = WebhookFormat { Standard, Resend });
@@ -44,7 +44,7 @@ struct WebhookV2<'a> {
     format: WebhookFormatV1,
 }
 
-pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
+pub(crate) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
     let replaced = webhook.replaced.iter();
     let mut replaced = replaced.map(|one| (one.secret.bytes(), one.until.unix_millis()));
     let row = WebhookV1 {
@@ -73,7 +73,7 @@ pub(in crate::store) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
     encode_as(WITH_MORE, &row, size_hint)
 }
 
-pub(in crate::store) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
+pub(crate) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
     let WebhookV2 { webhook: row, earlier, format } = if version(bytes) == Some(WITH_MORE) {
         decode_as(WITH_MORE, bytes)?
     } else {
@@ -117,8 +117,8 @@ const WITH_EARLIER_MOVES: u8 = 2;
 const MAX_MOVES: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) struct CursorRow {
-    pub(in crate::store) cursor: WebhookCursor,
+pub(crate) struct CursorRow {
+    pub(crate) cursor: WebhookCursor,
     /// Those that later ones do not cover, oldest first: each went further than the ones before.
     moves: Vec<CursorMove>,
 }
@@ -134,13 +134,13 @@ struct CursorMove {
 
 impl CursorRow {
     /// Row of a cursor that was never moved back.
-    pub(in crate::store) const fn new(cursor: WebhookCursor) -> Self {
+    pub(crate) const fn new(cursor: WebhookCursor) -> Self {
         Self { cursor, moves: Vec::new() }
     }
 
     /// Returns the row after the cursor was moved back. If there are very many moves, the oldest is
     /// forgotten: a delivery that it made void may then be made once more.
-    pub(in crate::store) fn moved_back(mut self, to: FeedPosition) -> Self {
+    pub(crate) fn moved_back(mut self, to: FeedPosition) -> Self {
         let turn = self.cursor.turn + 1;
         self.moves.retain(|earlier| earlier.to < to);
         if self.moves.len() == MAX_MOVES {
@@ -151,7 +151,7 @@ impl CursorRow {
     }
 
     /// Whether a delivery of this turn counts.
-    pub(in crate::store) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
+    pub(crate) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
         // The first move after it went back the furthest.
         let next = self.moves.iter().find(|next| turn < next.turn);
         next.is_none_or(|next| position <= next.to)
@@ -173,7 +173,7 @@ struct CursorV2 {
     earlier: Vec<(u32, u64)>,
 }
 
-pub(in crate::store) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
+pub(crate) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     let CursorRow { cursor: WebhookCursor { turn, position }, moves } = row;
     let moved_to = moves.last().map(|last| last.to.number());
     let cursor = CursorV1 { turn: *turn, position: position.number(), moved_to };
@@ -186,7 +186,7 @@ pub(in crate::store) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     encode_as(WITH_EARLIER_MOVES, &CursorV2 { cursor, earlier }, size_hint)
 }
 
-pub(in crate::store) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
+pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
     let CursorV2 { cursor, earlier } = if version(bytes) == Some(WITH_EARLIER_MOVES) {
         decode_as(WITH_EARLIER_MOVES, bytes)?
     } else {
@@ -207,13 +207,13 @@ struct RedeliveryV1 {
 }
 
 /// The row of a delivery of this turn of the cursor; its position is in the key.
-pub(in crate::store) fn encode_redelivery(turn: u32, delivery: &Redelivery) -> Vec<u8> {
+pub(crate) fn encode_redelivery(turn: u32, delivery: &Redelivery) -> Vec<u8> {
     let Redelivery { position: _, attempts, last } = *delivery;
     let last = last.map(|(at, failure)| (at.unix_millis(), failure.into()));
     encode(&RedeliveryV1 { turn, attempts, last }, 24)
 }
 
-pub(in crate::store) fn decode_redelivery(
+pub(crate) fn decode_redelivery(
     position: u64,
     bytes: &[u8],
 ) -> Result<(u32, Redelivery), RowError> {
@@ -226,7 +226,7 @@ pub(in crate::store) fn decode_redelivery(
 mod tests {
     use super::*;
 
-    use crate::domain::webhook::{EarlierSecrets, MAX_SIGNING_SECRETS};
+    use pillarbox_domain::webhook::{EarlierSecrets, MAX_SIGNING_SECRETS};
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

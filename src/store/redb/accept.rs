@@ -4,26 +4,26 @@ use std::collections::HashSet;
 
 use tokio::sync::oneshot;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::request::IdempotencyKey;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::Exceeded;
+use crate::interface::KeyClaim;
+use crate::locks::read_lock;
 use crate::organisation_counts::Increment;
-use crate::store::interface::KeyClaim;
-use crate::store::locks::read_lock;
-use crate::store::record::IdempotencyRow;
-use crate::store::redb::RedbStore;
-use crate::store::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
-use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::idempotency::KeyHash;
-use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::{AcceptError, Accepted, BatchMode, NewMessage};
-use crate::store::{Health, StoreError};
+use crate::record::IdempotencyRow;
+use crate::redb::RedbStore;
+use crate::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
+use crate::redb::error::{InRow, ReadError};
+use crate::redb::idempotency::KeyHash;
+use crate::redb::tables::IDEMPOTENCY;
+use crate::{AcceptError, Accepted, BatchMode, NewMessage};
+use crate::{Health, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::request::IdempotencyKey;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::Exceeded;
 
 impl RedbStore {
-    pub(in crate::store) fn replay(
+    pub(crate) fn replay(
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,
@@ -45,7 +45,7 @@ impl RedbStore {
         self.checked("idempotency", format_args!("of organisation {}", organisation.0), read)
     }
 
-    pub(in crate::store) async fn replay_after_commit(
+    pub(crate) async fn replay_after_commit(
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,
@@ -58,7 +58,7 @@ impl RedbStore {
         self.replay(organisation, key, window_now)
     }
 
-    pub(in crate::store) async fn accept_all(
+    pub(crate) async fn accept_all(
         &self,
         acceptances: Vec<NewMessage>,
         mode: BatchMode,

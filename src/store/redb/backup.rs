@@ -9,17 +9,17 @@ use std::sync::atomic::Ordering;
 use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use tempfile::NamedTempFile;
 
-use crate::domain::time::Timestamp;
-use crate::store::StoreError;
-use crate::store::redb::changes::{Changes, RowChange};
-use crate::store::redb::checkpoint::kept_checkpoint;
-use crate::store::redb::data_directory::create_directory;
-use crate::store::redb::data_file::FileLoss;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write};
-use crate::store::redb::temp_files::{self, Existing};
-use crate::store::redb::{FILE_NAME, RedbStore, Shared};
-use crate::store::rows::KeyRange;
+use crate::StoreError;
+use crate::redb::changes::{Changes, RowChange};
+use crate::redb::checkpoint::kept_checkpoint;
+use crate::redb::data_directory::create_directory;
+use crate::redb::data_file::FileLoss;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write};
+use crate::redb::temp_files::{self, Existing};
+use crate::redb::{FILE_NAME, RedbStore, Shared};
+use crate::rows::KeyRange;
+use pillarbox_domain::time::Timestamp;
 
 /// How many bytes of rows one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
@@ -27,12 +27,12 @@ const COMMIT_BYTES: usize = 16 << 20;
 const COPY_CACHE_BYTES: usize = 64 << 20;
 
 impl RedbStore {
-    pub(in crate::store) async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    pub(crate) async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         self.published().await;
         self.checked("meta", "all tables", Snapshot::take(&self.shared))
     }
 
-    pub(in crate::store) async fn save_lost_file(
+    pub(crate) async fn save_lost_file(
         &self,
         now: Timestamp,
     ) -> Result<Option<PathBuf>, SaveError> {
@@ -54,7 +54,7 @@ impl RedbStore {
         saved.await.expect("saving does not panic and is not aborted").map(Some)
     }
 
-    pub(in crate::store) fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
+    pub(crate) fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
         FileCopy::begin(&behind_link(directory.join(FILE_NAME)), Existing::Replace)
     }
 }

@@ -1,17 +1,17 @@
 //! Batch: the write transaction that operations share, and what it takes to be one of them.
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::Exceeded;
+use crate::directory::OrganisationIndex;
 use crate::organisation_counts::Increment;
-use crate::store::directory::OrganisationIndex;
-use crate::store::redb::Shared;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::idempotency::ClaimedKeys;
-use crate::store::redb::tables::Tables;
-use crate::store::redb::usage::ChangedUsage;
-use crate::store::{Change, StoreError};
+use crate::redb::Shared;
+use crate::redb::error::ReadError;
+use crate::redb::idempotency::ClaimedKeys;
+use crate::redb::tables::Tables;
+use crate::redb::usage::ChangedUsage;
+use crate::{Change, StoreError};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::Exceeded;
 
 /// Bytes of rows that take the writer about as long as a message.
 pub(super) const MESSAGE_WEIGHT: usize = 1_024;

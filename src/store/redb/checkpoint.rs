@@ -2,9 +2,9 @@
 
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
-use crate::store::redb::error::ReadError;
-use crate::store::redb::journal::{Checkpoint, Epoch, Journal};
-use crate::store::redb::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META};
+use crate::redb::error::ReadError;
+use crate::redb::journal::{Checkpoint, Epoch, Journal};
+use crate::redb::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META};
 
 /// Replays what the file does not have yet.
 pub(super) fn replay_kept(

@@ -17,8 +17,8 @@ use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::store::locks::locked;
-use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
+use crate::locks::locked;
+use crate::redb::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.
 const HEADER_BYTES: usize = 320;

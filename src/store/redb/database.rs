@@ -14,21 +14,21 @@ use redb::{
     TableDefinition, TableHandle, WriteTransaction,
 };
 
-use crate::domain::id::MessageId;
-use crate::store::StoreOwner;
-use crate::store::damage::Damage;
-use crate::store::locks::{locked, read_lock, write_lock};
-use crate::store::redb::changes::{Changes, LaterChanges};
-use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
-use crate::store::redb::data_file::DataFile;
-use crate::store::redb::error::{OpenError, ReadError};
-use crate::store::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
-use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
-use crate::store::redb::recent_rows::{Readable, RecentRows};
-use crate::store::redb::tables::{
+use crate::StoreOwner;
+use crate::damage::Damage;
+use crate::locks::{locked, read_lock, write_lock};
+use crate::redb::changes::{Changes, LaterChanges};
+use crate::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
+use crate::redb::data_file::DataFile;
+use crate::redb::error::{OpenError, ReadError};
+use crate::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
+use crate::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
+use crate::redb::recent_rows::{Readable, RecentRows};
+use crate::redb::tables::{
     IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
     set_durable, write,
 };
+use pillarbox_domain::id::MessageId;
 
 /// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
 const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };

@@ -2,14 +2,14 @@
 
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::store::damage::Damage;
-use crate::store::directory::{KeyUses, OrganisationIndex};
-use crate::store::organisations::read_index;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{KEY_USE, SUPPRESSIONS, published};
-use crate::store::rows::KeyRange;
-use crate::store::suppression_filter::Suppressed;
-use crate::store::suppressions;
+use crate::damage::Damage;
+use crate::directory::{KeyUses, OrganisationIndex};
+use crate::organisations::read_index;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{KEY_USE, SUPPRESSIONS, published};
+use crate::rows::KeyRange;
+use crate::suppression_filter::Suppressed;
+use crate::suppressions;
 
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
     read_index(|table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?))

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use redb::{DatabaseError, StorageError, TableHandle};
 
-use crate::store::error::{DamagedRow, RowError};
-use crate::store::redb::JOURNAL_NAME;
-use crate::store::redb::journal::JournalError;
+use crate::error::{DamagedRow, RowError};
+use crate::redb::JOURNAL_NAME;
+use crate::redb::journal::JournalError;
 
 /// Why the file could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -3,24 +3,24 @@
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, TableDefinition};
 use tokio::sync::mpsc;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::store::StoreError;
-use crate::store::record::usage::decode_usage;
-use crate::store::record::webhooks::decode_cursor;
-use crate::store::record::{IdempotencyRow, organisation_of};
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{
+use crate::StoreError;
+use crate::record::usage::decode_usage;
+use crate::record::webhooks::decode_cursor;
+use crate::record::{IdempotencyRow, organisation_of};
+use crate::redb::error::ReadError;
+use crate::redb::tables::{
     BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
     PENDING, Row, SENT, TIME_KEY, USAGE, published,
 };
-use crate::store::redb::{RedbStore, directory};
-use crate::store::rows::{Counter, Key, KeyRange, NewRow, Table};
-use crate::store::transfer::{CHUNK_ROWS, Chunk, Facts};
+use crate::redb::{RedbStore, directory};
+use crate::rows::{Counter, Key, KeyRange, NewRow, Table};
+use crate::transfer::{CHUNK_ROWS, Chunk, Facts};
+use pillarbox_domain::id::{MessageId, OrganisationId};
 
 impl RedbStore {
     /// Sends all rows of one moment, table after table, and returns the facts beside them. Leaves a
     /// table if nobody takes its rows any more.
-    pub(in crate::store) fn export(&self, to: &mpsc::Sender<Chunk>) -> Result<Facts, StoreError> {
+    pub(crate) fn export(&self, to: &mpsc::Sender<Chunk>) -> Result<Facts, StoreError> {
         self.read("meta", "all tables", |transaction| export(transaction, to))
     }
 }

@@ -11,30 +11,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::watch;
 
-use crate::domain::feed::{FeedId, FeedPosition};
-use crate::domain::id::OrganisationId;
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::record::{FeedRow, ReportedChange, encode_feed};
-use crate::store::redb::RedbStore;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{FEED, FEED_ID, Tables};
+use crate::locks::{read_lock, write_lock};
+use crate::record::{FeedRow, ReportedChange, encode_feed};
+use crate::redb::RedbStore;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{FEED, FEED_ID, Tables};
+use pillarbox_domain::feed::{FeedId, FeedPosition};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::message::Message;
+use pillarbox_domain::time::Timestamp;
 
 impl RedbStore {
-    pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
+    pub(crate) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
         self.shared.feed.end(organisation)
     }
 
-    pub(in crate::store) fn feed_shown(&self) -> FeedPosition {
+    pub(crate) fn feed_shown(&self) -> FeedPosition {
         *self.shared.feed.grew.borrow()
     }
 
-    pub(in crate::store) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
+    pub(crate) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
         self.shared.feed.grew.subscribe()
     }
 
-    pub(in crate::store) fn feed_id(&self) -> FeedId {
+    pub(crate) fn feed_id(&self) -> FeedId {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
     }
 }

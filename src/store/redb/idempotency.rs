@@ -12,15 +12,15 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use redb::ReadTransaction;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::time::Timestamp;
-use crate::store::damage::Damage;
-use crate::store::record::{IdempotencyRow, decode_time};
-use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::tables::{CLOCK, IDEMPOTENCY, TIME_KEY};
-use crate::store::tag::{spread, tag_of};
+use crate::damage::Damage;
+use crate::record::{IdempotencyRow, decode_time};
+use crate::redb::error::{InRow, ReadError};
+use crate::redb::tables::{CLOCK, IDEMPOTENCY, TIME_KEY};
+use crate::tag::{spread, tag_of};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::time::Timestamp;
 
 const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.
@@ -225,7 +225,7 @@ fn join(hour: u64, within: [u8; 12]) -> MessageId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::MessageIds;
+    use pillarbox_domain::id::MessageIds;
 
     #[test]
     fn an_id_is_whole_again_whatever_its_bits() {

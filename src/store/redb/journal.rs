@@ -19,7 +19,7 @@ use std::io;
 use redb::StorageBackend;
 use sha2::{Digest, Sha256};
 
-use crate::store::redb::data_file::FileId;
+use crate::redb::data_file::FileId;
 use head::{Head, read_head};
 
 pub(super) use direct_file::DirectFile;

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use redb::{ReadTransaction, ReadableTable, TableHandle};
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::request::KeyOrigin;
-use crate::domain::time::Timestamp;
-use crate::store::damage::Damage;
-use crate::store::listing::{self, Order, Page, blocking};
-use crate::store::metrics::StoreMetrics;
-use crate::store::record::{IdempotencyRow, decode_message};
-use crate::store::redb::RedbStore;
-use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::sent;
-use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
-use crate::store::rows::MessageRow;
-use crate::store::{MessageFilter, MessagePage, StoreError};
+use crate::damage::Damage;
+use crate::listing::{self, Order, Page, blocking};
+use crate::metrics::StoreMetrics;
+use crate::record::{IdempotencyRow, decode_message};
+use crate::redb::RedbStore;
+use crate::redb::error::{InRow, ReadError};
+use crate::redb::sent;
+use crate::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
+use crate::rows::MessageRow;
+use crate::{MessageFilter, MessagePage, StoreError};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::request::KeyOrigin;
+use pillarbox_domain::time::Timestamp;
 
 /// How many rows are read before the reader looks whether it should rest: a small part of a
 /// millisecond.
@@ -30,25 +30,20 @@ const REST: u32 = 3;
 const BUSY: Duration = Duration::from_millis(20);
 
 impl RedbStore {
-    pub(in crate::store) fn message_row(
-        &self,
-        id: MessageId,
-    ) -> Result<Option<MessageRow>, StoreError> {
+    pub(crate) fn message_row(&self, id: MessageId) -> Result<Option<MessageRow>, StoreError> {
         let read = |row: Option<&[u8]>| Ok(row.map(|row| (row.to_vec(), None)));
         let read = self.shared.database.read_row(MESSAGES, id.as_bytes(), read);
         self.checked(MESSAGES.name(), id, read)
     }
 
-    pub(in crate::store) fn first_message(
-        &self,
-    ) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
+    pub(crate) fn first_message(&self) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
         let read = self.shared.database.read_first(MESSAGES, |first| {
             first.map(|(id, row)| (MessageId::from_bytes(id), row.to_vec()))
         });
         self.checked(MESSAGES.name(), "the oldest", read)
     }
 
-    pub(in crate::store) fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
+    pub(crate) fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
         self.read(MESSAGES.name(), "the newest", |transaction| {
             let messages = transaction.open_table(MESSAGES)?;
             let last = messages.last()?;
@@ -56,10 +51,7 @@ impl RedbStore {
         })
     }
 
-    pub(in crate::store) fn idempotency_key(
-        &self,
-        id: MessageId,
-    ) -> Result<Option<String>, StoreError> {
+    pub(crate) fn idempotency_key(&self, id: MessageId) -> Result<Option<String>, StoreError> {
         let read = self.shared.database.read_row(IDEMPOTENCY, id.as_bytes(), |row| {
             let Some(row) = row else { return Ok(None) };
             let IdempotencyRow { key, .. } = IdempotencyRow::decode(row).in_row(IDEMPOTENCY, id)?;
@@ -68,7 +60,7 @@ impl RedbStore {
         self.checked(IDEMPOTENCY.name(), id, read)
     }
 
-    pub(in crate::store) async fn message_sent_as(
+    pub(crate) async fn message_sent_as(
         &self,
         ses_message_id: String,
         accepted_at: Timestamp,
@@ -86,7 +78,7 @@ impl RedbStore {
     /// Reads everything that is durable by now; only of the messages before the given one, if there
     /// is one: then batches that changed none of those need not be published, which would take the
     /// writer's time.
-    pub(in crate::store) async fn page(
+    pub(crate) async fn page(
         &self,
         filter: MessageFilter,
         limit: usize,

@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
 
-use crate::domain::id::MessageId;
-use crate::store::StoreOwner;
-use crate::store::damage::Damage;
-use crate::store::record::decode_message;
-use crate::store::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
-use crate::store::redb::data_directory::{create_directory, sync_above};
-use crate::store::redb::data_file::{DataFile, FileId};
-use crate::store::redb::error::{InRow, OpenError, ReadError};
-use crate::store::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
-use crate::store::redb::overlay::Overlay;
-use crate::store::redb::tables::{
+use crate::StoreOwner;
+use crate::damage::Damage;
+use crate::record::decode_message;
+use crate::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
+use crate::redb::data_directory::{create_directory, sync_above};
+use crate::redb::data_file::{DataFile, FileId};
+use crate::redb::error::{InRow, OpenError, ReadError};
+use crate::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
+use crate::redb::overlay::Overlay;
+use crate::redb::tables::{
     self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write,
     write_tables,
 };
-use crate::store::redb::temp_files::{self, Existing};
-use crate::store::redb::{JOURNAL_NAME, owner};
+use crate::redb::temp_files::{self, Existing};
+use crate::redb::{JOURNAL_NAME, owner};
+use pillarbox_domain::id::MessageId;
 
 /// How many messages one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
@@ -120,7 +120,7 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
 }
 
 /// Opens the storage: a file, or what a test gives.
-pub(in crate::store) struct Opener {
+pub(crate) struct Opener {
     pub(super) open: Box<Open>,
     /// Opens it without changing it: what redb writes while it does so stays in memory.
     pub(super) open_for_reading: Box<Open>,

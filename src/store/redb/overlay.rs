@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use redb::{BackendError, StorageBackend};
 
-use crate::store::locks::locked;
+use crate::locks::locked;
 
 /// What is kept in memory as one, in bytes: redb's own page.
 const PAGE: usize = 4_096;

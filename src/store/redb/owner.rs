@@ -2,10 +2,10 @@
 
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 
-use crate::store::StoreOwner;
-use crate::store::record::directory::decode_organisation;
-use crate::store::redb::error::{OpenError, ReadError};
-use crate::store::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, write};
+use crate::StoreOwner;
+use crate::record::directory::decode_organisation;
+use crate::redb::error::{OpenError, ReadError};
+use crate::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, write};
 
 /// Refuses a file of another owner, as far as it shows without its journal. Changes nothing.
 pub(super) fn refuse_others(

@@ -5,22 +5,22 @@ use std::ops;
 
 use redb::ReadableTable;
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::State;
-use crate::store::locks::write_lock;
-use crate::store::purge::{PurgeStep, ids};
-use crate::store::record::{EventKey, decode_message, organisation_of};
-use crate::store::redb::batch::Batch;
-use crate::store::redb::changes;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::feed::PurgedFeed;
-use crate::store::redb::tables::IdKey;
-use crate::store::redb::{RedbStore, sent, timed_rows};
-use crate::store::rows::Table;
-use crate::store::{Purged, StoreError};
+use crate::locks::write_lock;
+use crate::purge::{PurgeStep, ids};
+use crate::record::{EventKey, decode_message, organisation_of};
+use crate::redb::batch::Batch;
+use crate::redb::changes;
+use crate::redb::error::ReadError;
+use crate::redb::feed::PurgedFeed;
+use crate::redb::tables::IdKey;
+use crate::redb::{RedbStore, sent, timed_rows};
+use crate::rows::Table;
+use crate::{Purged, StoreError};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::State;
 
 impl RedbStore {
-    pub(in crate::store) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
+    pub(crate) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
         // Rows of expired hours may still be on disk, and are not found.
         write_lock(&self.shared.idempotency).expire(&step.window_now);
         let (purged, feed) = self.writer.run(0, move |batch| purge(batch, &step)).await?;

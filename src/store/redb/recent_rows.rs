@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-use crate::store::locks::{read_lock, write_lock};
-use crate::store::redb::changes::row_changes;
-use crate::store::redb::tables::{IdKey, Visibility, visibility};
+use crate::locks::{read_lock, write_lock};
+use crate::redb::changes::row_changes;
+use crate::redb::tables::{IdKey, Visibility, visibility};
 
 /// Rows of the batches since the last publication, by their table's number and their key.
 #[derive(Debug, Default)]

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::store::record::decode_message;
-use crate::store::redb::backup::behind_link;
-use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
-use crate::store::redb::data_file::DataFile;
-use crate::store::redb::error::{InRow, OpenError, ReadError};
-use crate::store::redb::open::{open_with, require_format};
-use crate::store::redb::overlay::Overlay;
-use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
-use crate::store::redb::temp_files::{self, Existing};
-use crate::store::redb::{CACHE_BYTES, FILE_NAME, directory};
+use crate::record::decode_message;
+use crate::redb::backup::behind_link;
+use crate::redb::checkpoint::{forget_journal, kept_checkpoint};
+use crate::redb::data_file::DataFile;
+use crate::redb::error::{InRow, OpenError, ReadError};
+use crate::redb::open::{open_with, require_format};
+use crate::redb::overlay::Overlay;
+use crate::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
+use crate::redb::temp_files::{self, Existing};
+use crate::redb::{CACHE_BYTES, FILE_NAME, directory};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// How much is copied between two reports.
 const STEP_BYTES: usize = 1 << 20;
@@ -223,7 +223,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::store::redb::{Pending, RedbStore};
+    use crate::redb::{Pending, RedbStore};
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
+use crate::damage::Damage;
+use crate::directory::{KeyUses, OrganisationIndex};
+use crate::listing::blocking;
 use crate::organisation_counts::Increment;
-use crate::store::damage::Damage;
-use crate::store::directory::{KeyUses, OrganisationIndex};
-use crate::store::listing::blocking;
-use crate::store::record::ReportedChange;
-use crate::store::redb::batch::Batch;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{AnyTable, CLOCK, META, TIME_KEY, Tables, published};
-use crate::store::redb::{RedbStore, sent, timed_rows};
-use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
-use crate::store::{Change, ROW_WEIGHT, StoreError};
+use crate::record::ReportedChange;
+use crate::redb::batch::Batch;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{AnyTable, CLOCK, META, TIME_KEY, Tables, published};
+use crate::redb::{RedbStore, sent, timed_rows};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::{Change, ROW_WEIGHT, StoreError};
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::Message;
+use pillarbox_domain::time::Timestamp;
 
 impl RedbStore {
-    pub(in crate::store) async fn change<T: Send + 'static>(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
         lock: Lock,
         weight: usize,
@@ -39,11 +39,7 @@ impl RedbStore {
         self.writer.run(weight, change).await
     }
 
-    pub(in crate::store) async fn row(
-        &self,
-        table: Table,
-        key: Key,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         self.shows(table).await;
         let read = |rows: &dyn AnyTable, transaction: &_| {
             rows.get(transaction, std::slice::from_ref(&key))
@@ -51,7 +47,7 @@ impl RedbStore {
         Ok(self.read_table(table, read)?.pop().map(|(_, row)| row))
     }
 
-    pub(in crate::store) async fn rows_of(
+    pub(crate) async fn rows_of(
         &self,
         table: Table,
         keys: Vec<Key>,
@@ -61,7 +57,7 @@ impl RedbStore {
         Ok(self.read_aside(table, read).await?.into_iter().collect())
     }
 
-    pub(in crate::store) async fn rows(
+    pub(crate) async fn rows(
         &self,
         table: Table,
         range: KeyRange,
@@ -70,7 +66,7 @@ impl RedbStore {
         self.read_run(table, move |rows, transaction| rows.range(transaction, &range, limit)).await
     }
 
-    pub(in crate::store) async fn count_rows(
+    pub(crate) async fn count_rows(
         &self,
         table: Table,
         range: KeyRange,
@@ -78,7 +74,7 @@ impl RedbStore {
         self.read_run(table, move |rows, transaction| rows.count(transaction, &range)).await
     }
 
-    pub(in crate::store) fn counters<const N: usize>(
+    pub(crate) fn counters<const N: usize>(
         &self,
         counters: [Counter; N],
     ) -> Result<[u64; N], StoreError> {
@@ -92,21 +88,21 @@ impl RedbStore {
         })
     }
 
-    pub(in crate::store) fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.read("clock", TIME_KEY, |transaction| {
             let row = transaction.open_table(CLOCK)?.get(TIME_KEY)?;
             Ok(row.map(|row| row.value().to_vec()))
         })
     }
 
-    pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
+    pub(crate) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
         let put = move |batch: &mut Batch<'_>| {
             Ok(batch.tables.clock.open()?.insert(TIME_KEY, row.as_slice())?)
         };
         self.writer.run(ROW_WEIGHT, put).await
     }
 
-    pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
+    pub(crate) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
         let put = move |batch: &mut Batch<'_>| {
             for (id, used) in uses {
                 // A key that was revoked meanwhile has no use.

@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use redb::ReadableTable;
 
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{IdKey, Row, Tables};
-use crate::store::transitions::SEARCH_WINDOW;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{IdKey, Row, Tables};
+use crate::transitions::SEARCH_WINDOW;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// How many rows a search looks at, the nearest in time first.
 const SEARCH_ROWS: usize = 20_000;

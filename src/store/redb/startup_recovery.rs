@@ -6,29 +6,27 @@ use std::sync::OnceLock;
 
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable, TableHandle as _};
 
-use crate::domain::clock_corrections::{TimeRecord, WindowTime};
-use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Recorded, State, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::StoreId;
-use crate::store::damage::Damage;
-use crate::store::error::DamagedRow;
-use crate::store::lost_messages;
-use crate::store::record::{
+use crate::StoreId;
+use crate::damage::Damage;
+use crate::error::DamagedRow;
+use crate::lost_messages;
+use crate::record::{
     ReportedChange, decode_message, decode_quarantined, decode_time, encode_message,
     encode_quarantined,
 };
-use crate::store::redb::database::Laid;
-use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::feed::FeedIndex;
-use crate::store::redb::idempotency::IdempotencyIndex;
-use crate::store::redb::open::FileOrigin;
-use crate::store::redb::tables::{
-    DAMAGED_MESSAGES, IdKey, MESSAGES, TIME_KEY, Tables, write_tables,
-};
-use crate::store::redb::{OpenError, Shared, directory, feed, usage, write_lock};
-use crate::store::rows::{Counter, Table};
-use crate::store::timeline;
+use crate::redb::database::Laid;
+use crate::redb::error::{InRow, ReadError};
+use crate::redb::feed::FeedIndex;
+use crate::redb::idempotency::IdempotencyIndex;
+use crate::redb::open::FileOrigin;
+use crate::redb::tables::{DAMAGED_MESSAGES, IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
+use crate::redb::{OpenError, Shared, directory, feed, usage, write_lock};
+use crate::rows::{Counter, Table};
+use crate::timeline;
+use pillarbox_domain::clock_corrections::{TimeRecord, WindowTime};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, Recorded, State, Transition};
+use pillarbox_domain::time::Timestamp;
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -48,7 +46,7 @@ pub struct Recovery {
 
 /// What becomes of messages that the last process left pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum Pending {
+pub(crate) enum Pending {
     /// Each becomes `failed`: who opens the store goes on in the place of that process.
     Settle,
     /// They stay as they are, for the next process to settle and to tell of.

@@ -14,13 +14,13 @@ use redb::{
     TableDefinition, TableHandle, Value, WriteTransaction,
 };
 
-use crate::domain::id::MessageId;
-use crate::domain::time::Timestamp;
-use crate::store::redb::changes::{
+use crate::redb::changes::{
     self, Changes, LaterChanges, RowChange, last_of_each, make, row_changes,
 };
-use crate::store::redb::error::ReadError;
-use crate::store::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
+use crate::redb::error::ReadError;
+use crate::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::time::Timestamp;
 
 /// The version of the file's layout. A file of a newer version is refused.
 pub const FORMAT_VERSION: u64 = 7;
@@ -314,7 +314,7 @@ impl Tables<'_> {
 /// When readers see a row that a batch has put into a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visibility {
-    /// At once, by its key: [`RecentRows`](crate::store::redb::recent_rows::RecentRows) has it. One that
+    /// At once, by its key: [`RecentRows`](crate::redb::recent_rows::RecentRows) has it. One that
     /// is removed is gone at once, because the batch is published.
     ByKey,
     /// At the next publication, because that costs more than all of a message's rows. Who reads a range asks for one; the writer needs none.

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use redb::{ReadableTable, ReadableTableMetadata, StorageError};
 
-use crate::domain::time::Timestamp;
-use crate::store::limits;
-use crate::store::redb::changes;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::{Row, Tables, TimedRow};
-use crate::store::rows::Table;
+use crate::limits;
+use crate::redb::changes;
+use crate::redb::error::ReadError;
+use crate::redb::tables::{Row, Tables, TimedRow};
+use crate::rows::Table;
+use pillarbox_domain::time::Timestamp;
 
 /// The part of a full table that goes at once, so that not every new row looks at all others.
 const SHARE: usize = 10;

@@ -3,14 +3,14 @@
 use redb::{ReadTransaction, ReadableTable as _};
 use rustc_hash::FxHashMap;
 
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::domain::usage::Usage;
-use crate::store::StoreError;
-use crate::store::record::usage::{decode_usage, encode_usage};
-use crate::store::redb::RedbStore;
-use crate::store::redb::error::{InRow as _, ReadError};
-use crate::store::redb::tables::{Tables, USAGE};
+use crate::StoreError;
+use crate::record::usage::{decode_usage, encode_usage};
+use crate::redb::RedbStore;
+use crate::redb::error::{InRow as _, ReadError};
+use crate::redb::tables::{Tables, USAGE};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::usage::Usage;
 
 /// Usage that a batch has changed.
 pub(super) type ChangedUsage = FxHashMap<OrganisationId, Usage>;
@@ -43,12 +43,12 @@ fn read(organisation: u32, month: u64, row: &[u8]) -> Result<Usage, ReadError> {
 }
 
 impl RedbStore {
-    pub(in crate::store) fn usage(&self, organisations: &[OrganisationId]) -> Vec<Usage> {
+    pub(crate) fn usage(&self, organisations: &[OrganisationId]) -> Vec<Usage> {
         let known = &self.shared.memory.usage;
         organisations.iter().map(|organisation| known.of(*organisation)).collect()
     }
 
-    pub(in crate::store) async fn usage_of_month(
+    pub(crate) async fn usage_of_month(
         &self,
         month: Timestamp,
     ) -> Result<Vec<(OrganisationId, u64)>, StoreError> {

@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::store::StoreError;
-use crate::store::redb::Shared;
-use crate::store::redb::batch::{Batch, Kind, Operation, own_failure};
-use crate::store::redb::error::ReadError;
-use crate::store::redb::tables::PROBE;
-use crate::tasks::Task;
+use crate::StoreError;
+use crate::redb::Shared;
+use crate::redb::batch::{Batch, Kind, Operation, own_failure};
+use crate::redb::error::ReadError;
+use crate::redb::tables::PROBE;
+use pillarbox_runtime::tasks::Task;
 use thread::Thread;
 
 mod thread;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pillarbox::store::{Candidate, Existing, FILE_NAME, Unclosed};
+use pillarbox_store::{Candidate, Existing, FILE_NAME, Unclosed};
 use tokio::time::sleep;
 
 use crate::kit::{Process, open_store};

@@ -1,6 +1,6 @@
 //! A document of the provider: never a panic, whatever it is, and a reason that names no address.
 
-use pillarbox::ses::event::{Document, EventKind, parse};
+use pillarbox_ses::event::{Document, EventKind, parse};
 
 /// The longest text of the provider's that is kept, in bytes.
 const MAX_KEPT_BYTES: usize = 2_048;

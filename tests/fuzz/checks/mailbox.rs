@@ -2,7 +2,7 @@
 //! finds one address, the very one that we compare with suppressions and verified domains.
 
 use mail_parser::MessageParser;
-use pillarbox::domain::mailbox::{Mailbox, MailboxError};
+use pillarbox_domain::mailbox::{Mailbox, MailboxError};
 
 pub(crate) fn check(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

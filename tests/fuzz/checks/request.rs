@@ -5,9 +5,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pillarbox::api::error::ApiError;
 use pillarbox::api::wire::{BatchDocument, SendDocument};
-use pillarbox::domain::mailbox::Mailbox;
-use pillarbox::domain::policy::{MAX_BATCH, MAX_RECIPIENTS};
-use pillarbox::domain::request::{BodyText, Draft, RequestError, SendRequest};
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::policy::{MAX_BATCH, MAX_RECIPIENTS};
+use pillarbox_domain::request::{BodyText, Draft, RequestError, SendRequest};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    pillarbox::store::check_row(data);
+    pillarbox_store::check_row(data);
 });

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
-use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
+use pillarbox_simulator::{Fault as Call, FaultScope, Faults, Options};
 use reqwest::StatusCode;
 use tokio::time::sleep;
 

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use pillarbox::simulator::{Fault as Call, Faults};
+use pillarbox_simulator::{Fault as Call, Faults};
 use redb::{Database, TableDefinition};
 use reqwest::StatusCode;
 use serde_json::json;

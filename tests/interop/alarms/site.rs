@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::simulator::{EventOptions, Events, Options, Simulator};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_simulator::{EventOptions, Events, Options, Simulator};
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::StatusCode;
 use rustix::fs::{MemfdFlags, memfd_create};

@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 
-use pillarbox::clock::Clock;
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::id::MessageIds;
-use pillarbox::domain::organisation::DomainState;
-use pillarbox::domain::request::Draft;
-use pillarbox::store::Store;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::MessageIds;
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::request::Draft;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::Store;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::admin::{pillarbox, write_config};

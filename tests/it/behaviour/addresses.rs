@@ -1,6 +1,6 @@
 //! Addresses that programs read differently: one rule for every field and both ways in.
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::json;
 
 use crate::kit::{Site, SmtpClient, accepted_id, codes, message_with, refusal};

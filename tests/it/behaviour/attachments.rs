@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pillarbox::simulator::{CapturedAttachment, Options};
+use pillarbox_simulator::{CapturedAttachment, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{Server, Site, message_with};

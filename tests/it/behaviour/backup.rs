@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use pillarbox::simulator::{Fault, Faults};
+use pillarbox_simulator::{Fault, Faults};
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use serde_json::{Value, json};
 

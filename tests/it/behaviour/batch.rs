@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pillarbox::simulator::Options;
 use pillarbox_judge::history::{Event, Post};
+use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pillarbox::ses::send::MESSAGE_ID_TAG;
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_ses::send::MESSAGE_ID_TAG;
+use pillarbox_simulator::{Fault, Faults, Options};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::{Clock, ConfirmedBy};
 use pillarbox::config::Config;
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::organisation::KeyRights;
-use pillarbox::domain::time::Timestamp;
+use pillarbox::maintenance::timekeeper::settle;
 use pillarbox::service::{Inherited, Service};
-use pillarbox::ses::credentials::Credentials;
-use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::{FILE_NAME, NewApiKey};
-use pillarbox::timekeeper::settle;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::organisation::KeyRights;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::{Clock, ConfirmedBy};
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::{Options, Simulator};
+use pillarbox_store::{FILE_NAME, NewApiKey};
 use redb::{Database, TableDefinition};
 use secrecy::SecretString;
 use serde_json::{Value, json};

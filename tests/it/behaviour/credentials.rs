@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Fault, FaultScope, Faults};
+use pillarbox_simulator::{Fault, FaultScope, Faults};
 use reqwest::StatusCode;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

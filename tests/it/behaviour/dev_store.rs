@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 
 use crate::behaviour::dev::Dev;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pillarbox::ses::send::MESSAGE_ID_TAG;
-use pillarbox::simulator::{Fault, Faults};
+use pillarbox_ses::send::MESSAGE_ID_TAG;
+use pillarbox_simulator::{Fault, Faults};
 use serde_json::json;
 
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with, refusal};

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use pillarbox::http::tls::TlsFiles;
-use pillarbox::simulator::Options;
+use pillarbox_http::tls::TlsFiles;
+use pillarbox_simulator::Options;
 use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use pillarbox::simulator::{EventOptions, Events, Fault, FaultScope, Faults, Options};
+use pillarbox_simulator::{EventOptions, Events, Fault, FaultScope, Faults, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{PATIENCE, Site, message, message_with, refusal};

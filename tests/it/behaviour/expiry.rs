@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

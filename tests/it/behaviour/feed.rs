@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{EventOptions, Events, Options};
+use pillarbox_simulator::{EventOptions, Events, Options};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

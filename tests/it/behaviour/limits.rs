@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pillarbox::domain::organisation::Limits;
-use pillarbox::simulator::Options;
+use pillarbox_domain::organisation::Limits;
+use pillarbox_simulator::Options;
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
 

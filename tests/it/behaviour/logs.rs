@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use redb::TableDefinition;
 use reqwest::Response;
 use serde_json::json;

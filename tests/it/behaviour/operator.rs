@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::simulator::{Fault, Faults};
+use pillarbox_simulator::{Fault, Faults};
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 

@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::Clock;
-use pillarbox::domain::admission::admit;
-use pillarbox::domain::id::{MessageIds, OrganisationId};
-use pillarbox::domain::request::{Draft, SendRequest};
-use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
-use pillarbox::ses::credentials::Credentials;
-use pillarbox::simulator::Options;
-use pillarbox::store::{BatchMode, NewMessage, Store};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::id::{MessageIds, OrganisationId};
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::credentials::Credentials;
+use pillarbox_simulator::Options;
+use pillarbox_store::{BatchMode, NewMessage, Store};
 use reqwest::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};

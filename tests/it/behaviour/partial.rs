@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 
 use crate::behaviour::batch::{ACCEPTED, listed, post, refused, with_key};

@@ -1,6 +1,6 @@
 //! Priorities of messages, on the real binary: requests, keys, records, and the order of calls.
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{

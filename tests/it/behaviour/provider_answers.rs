@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{ErrorFault, Fault, FaultScope, Faults, NamePlace, Options};
+use pillarbox_simulator::{ErrorFault, Fault, FaultScope, Faults, NamePlace, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};

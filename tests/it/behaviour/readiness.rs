@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
 

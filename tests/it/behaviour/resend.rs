@@ -3,7 +3,7 @@
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 
 use crate::kit::{Server, Site, answer, message};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pillarbox::ses::send::MESSAGE_ID_TAG;
-use pillarbox::simulator::Options;
+use pillarbox_ses::send::MESSAGE_ID_TAG;
+use pillarbox_simulator::Options;
 use serde_json::json;
 
 use crate::behaviour::certificate::look;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::KeyRights;
-use pillarbox::simulator::Options;
-use pillarbox::store::NewApiKey;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::KeyRights;
+use pillarbox_simulator::Options;
+use pillarbox_store::NewApiKey;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -188,7 +188,7 @@ async fn a_key_that_expires_while_a_request_is_read_accepts_nothing() {
         LocalService::start(Options::default(), |config, _| config.smtp.listen = listen).await;
     let store = local.service.store();
     let acme = store.organisation(&"acme".parse().unwrap()).unwrap().id;
-    let key = pillarbox::domain::api_key::ApiKey::generate().unwrap();
+    let key = pillarbox_domain::api_key::ApiKey::generate().unwrap();
     let expires_at = Some(NOON.plus(SECOND));
     let new =
         NewApiKey { label: String::new(), expires_at, hash: key.hash(), rights: KeyRights::all() };
@@ -216,6 +216,6 @@ async fn a_key_that_expires_while_a_request_is_read_accepts_nothing() {
     let domain = DomainName::parse("example.com").unwrap();
     assert!(
         store.sender_status(acme, &domain)
-            == pillarbox::domain::organisation::SenderStatus::Verified
+            == pillarbox_domain::organisation::SenderStatus::Verified
     );
 }

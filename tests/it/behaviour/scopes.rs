@@ -1,7 +1,7 @@
 //! Scopes, sender domains and rotation of keys: every scope against every path and SMTP.
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::simulator::Options;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_simulator::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
 

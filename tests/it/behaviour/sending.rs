@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{Fault, FaultScope, Faults, Options};
+use pillarbox_simulator::{Fault, FaultScope, Faults, Options};
 use serde_json::json;
 
 use crate::behaviour::certificate::metric;
@@ -147,12 +147,12 @@ async fn a_lost_answer_fails_at_most_once_senders() {
 async fn a_provider_that_cannot_tell_its_quota_still_gets_mail() {
     let site = Site::new().await;
     site.simulator.set_faults(
-        pillarbox::simulator::Faults::always(Fault::AccessDenied)
-            .with_scope(pillarbox::simulator::FaultScope::AllCalls),
+        pillarbox_simulator::Faults::always(Fault::AccessDenied)
+            .with_scope(pillarbox_simulator::FaultScope::AllCalls),
     );
     let server = site.start();
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    site.simulator.set_faults(pillarbox::simulator::Faults::none());
+    site.simulator.set_faults(pillarbox_simulator::Faults::none());
     server.wait_for(&server.send(&message()).await, "sent").await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::Value;
 
 use crate::kit::{Finished, PATIENCE, Server, Site, is_on_postgres, message};

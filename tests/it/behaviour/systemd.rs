@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
-use pillarbox::simulator::{Fault, Faults};
+use pillarbox_simulator::{Fault, Faults};
 
 #[cfg(feature = "interop")]
 use crate::kit::free_port;

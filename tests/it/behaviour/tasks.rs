@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{EventOptions, Events, Options};
-use pillarbox::tasks::{AfterFault, EXIT_FAULT, Task};
+use pillarbox_runtime::tasks::{AfterFault, EXIT_FAULT, Task};
+use pillarbox_simulator::{EventOptions, Events, Options};
 use serde_json::Value;
 
 use crate::behaviour::operator::metrics;

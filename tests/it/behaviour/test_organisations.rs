@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 use serde_json::{Value, json};
 
 use crate::behaviour::operator::metrics;

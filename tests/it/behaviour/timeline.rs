@@ -1,6 +1,6 @@
 //! Timelines of messages, as clients and operators read them.
 
-use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{Finished, Manager, Server, Site, answer, message, message_with};

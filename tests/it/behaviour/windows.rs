@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pillarbox::clock::ConfirmedBy;
-use pillarbox::simulator::Options;
-use pillarbox::timekeeper::settle;
+use pillarbox::maintenance::timekeeper::settle;
+use pillarbox_runtime::clock::ConfirmedBy;
+use pillarbox_simulator::Options;
 use serde_json::Value;
 
 use crate::kit::{self, LocalService, NOON, PATIENCE, send_with_key};

@@ -1,11 +1,11 @@
 //! The contract's section 3, row by row, as far as no other file here has it.
 
 use crate::kit;
-use pillarbox::domain::event::{BounceType, Event, EventDetail, EventType};
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::message::{State, Status};
-use pillarbox::domain::suppression::SuppressionReason;
-use pillarbox::domain::time::Timestamp;
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{State, Status};
+use pillarbox_domain::suppression::SuppressionReason;
+use pillarbox_domain::time::Timestamp;
 use serde_json::{Value, json};
 
 use crate::events::document::{about, send};

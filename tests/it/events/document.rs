@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pillarbox::domain::id::MessageId;
-use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox_domain::id::MessageId;
+use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use serde_json::{Value, json};
 
 /// Where the documents of SES's guide are.

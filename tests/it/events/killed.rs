@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::message::Status;
-use pillarbox::simulator::Options;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::Status;
+use pillarbox_simulator::Options;
 
 use crate::events::document::{delivery, in_sns};
 use crate::events::queue::StubQueue;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pillarbox::body_store::BodyStore;
-use pillarbox::clock::Clock;
-use pillarbox::domain::id::{MessageId, MessageIds, OrganisationId};
-use pillarbox::domain::request::Draft;
 use pillarbox::events::{EventProcessor, poll};
 use pillarbox::queue::MessageQueue;
-use pillarbox::ses::sqs::SqsQueue;
-use pillarbox::store::Store;
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::request::Draft;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::sqs::SqsQueue;
+use pillarbox_store::Store;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Cancelled, Settings};
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::message::{Acceptance, Cancellation, FailureCode, State, Status};
-use pillarbox::domain::organisation::DomainState;
 use pillarbox::queue::Selection;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Cancellation, FailureCode, State, Status};
+use pillarbox_domain::organisation::DomainState;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, TIMEOUT, settings};
 

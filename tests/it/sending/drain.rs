@@ -5,11 +5,11 @@ use std::time::Duration;
 use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
-use pillarbox::domain::retry::Backoff;
 use pillarbox::queue::DrainForecast;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{Acceptance, FailureCode, State, Status};
+use pillarbox_domain::retry::Backoff;
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::message::{FailureCode, Status};
-use pillarbox::domain::organisation::{Organisation, Pause, PausedRequests};
-use pillarbox::domain::time::Timestamp;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::message::{FailureCode, Status};
+use pillarbox_domain::organisation::{Organisation, Pause, PausedRequests};
+use pillarbox_domain::time::Timestamp;
 use tokio::time::Instant;
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, TIMEOUT, settings};

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::message::{Acceptance, FailureCode, State, Status};
 
 use crate::sending::harness::{Answer, Limit, Sim, Simulated, settings};
 

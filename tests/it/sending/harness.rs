@@ -17,26 +17,26 @@ use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
 use pillarbox::body_store::BodyStore;
-use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Dispatcher, Phase, Rest, Settings};
-use pillarbox::domain::attempt::{
-    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
-};
-use pillarbox::domain::envelope::Envelope;
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::mailbox::{DomainName, Mailbox};
-use pillarbox::domain::message::{FailureCode, Message, Status};
-use pillarbox::domain::organisation::{DomainState, Organisation, OrganisationKind};
-use pillarbox::domain::request::{Draft, SendRequest};
-use pillarbox::domain::retry::Backoff;
-use pillarbox::domain::suppression::SuppressedAddress;
-use pillarbox::domain::time::Timestamp;
 use pillarbox::intake::Intake;
 use pillarbox::queue::MessageQueue;
-use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG, RequestOptions};
-use pillarbox::store::{Accepted, Reference, Report, Store};
+use pillarbox_domain::attempt::{
+    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
+};
+use pillarbox_domain::envelope::Envelope;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::{DomainName, Mailbox};
+use pillarbox_domain::message::{FailureCode, Message, Status};
+use pillarbox_domain::organisation::{DomainState, Organisation, OrganisationKind};
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::retry::Backoff;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG, RequestOptions};
+use pillarbox_store::{Accepted, Reference, Report, Store};
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Rounds of the scheduler without any change that count as settled.

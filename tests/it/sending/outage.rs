@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::message::{FailureCode, Status};
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::message::{FailureCode, Status};
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, TIMEOUT, settings};
 

@@ -6,13 +6,13 @@ use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::id::MessageId;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::message::{FailureCode, Status};
-use pillarbox::domain::organisation::{DomainCheck, DomainState, Finding};
 use pillarbox::queue::Live;
-use pillarbox::store::Change;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{FailureCode, Status};
+use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding};
+use pillarbox_store::Change;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 
@@ -24,7 +24,7 @@ async fn sim(settings: Settings) -> Sim {
     Sim::start(Simulated::new(LATENCY, Limit::None), settings, Rate::PerSecond(200.0)).await
 }
 
-fn obstacle(sim: &Sim, id: pillarbox::domain::id::MessageId) -> Option<FailureCode> {
+fn obstacle(sim: &Sim, id: pillarbox_domain::id::MessageId) -> Option<FailureCode> {
     match sim.queue.live(id) {
         Some(Live::Waiting { obstacle }) => obstacle.map(|failure| failure.code),
         other => panic!("{other:?}"),
@@ -206,7 +206,7 @@ async fn what_a_pause_held_up_goes_out_in_order_and_not_ahead_of_others() {
     sim.accept_singles(1, 2_000).await;
     sim.run(9 * SECOND, STEP).await;
     let calls = &sim.provider.calls()[first_calls..];
-    let place = |id: &pillarbox::domain::id::MessageId| {
+    let place = |id: &pillarbox_domain::id::MessageId| {
         calls.iter().position(|call| call.message == *id).unwrap_or(usize::MAX)
     };
     let probe = place(&held[0]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::message::{FailureCode, Status};
+use pillarbox_domain::message::{FailureCode, Status};
 
 use crate::sending::harness::{Answer, Limit, Sim, Simulated, TIMEOUT, settings};
 

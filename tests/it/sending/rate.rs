@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::mailbox::{DomainName, Mailbox};
-use pillarbox::domain::message::{Cancellation, Status};
-use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::queue::Selection;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::mailbox::{DomainName, Mailbox};
+use pillarbox_domain::message::{Cancellation, Status};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 

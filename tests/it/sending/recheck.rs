@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::mailbox::Mailbox;
-use pillarbox::domain::message::{FailureCode, Status};
-use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::message::{FailureCode, Status};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 
@@ -25,7 +25,7 @@ async fn suppress(sim: &Sim, organisation: Option<usize>, address: &str) {
 }
 
 /// A simulation whose messages have failed once and wait for their next attempt.
-async fn waiting(mails: Vec<Mail>) -> (Sim, Vec<pillarbox::domain::id::MessageId>) {
+async fn waiting(mails: Vec<Mail>) -> (Sim, Vec<pillarbox_domain::id::MessageId>) {
     let provider = Simulated::new(Duration::from_millis(60), Limit::None);
     let sim = Sim::start(provider, settings(), Rate::PerSecond(500.0)).await;
     sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));

@@ -9,8 +9,8 @@ use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Evidence, Settings};
-use pillarbox::domain::attempt::ProblemKind;
-use pillarbox::domain::message::Status;
+use pillarbox_domain::attempt::ProblemKind;
+use pillarbox_domain::message::Status;
 
 use crate::sending::harness::{Answer, Call, Limit, Sim, Simulated, settings};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
-use pillarbox::simulator::{Options, Simulator};
+use pillarbox_simulator::{Options, Simulator};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

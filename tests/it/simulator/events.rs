@@ -7,8 +7,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use pillarbox::domain::time::Timestamp;
-use pillarbox::simulator::{
+use pillarbox_domain::time::Timestamp;
+use pillarbox_simulator::{
     Envelope, EventOptions, EventRoute, Events, Fault, Options, QueueOptions, Simulator,
 };
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{
+use pillarbox_simulator::{
     DeliveryOrder, Fault, FaultScope, Faults, Options, Probability, QueueCounts, QueueOptions,
 };
 use reqwest::Method;

@@ -1,6 +1,6 @@
 //! The account's suppression list: its calls, and what becomes of mail to an address on it.
 
-use pillarbox::simulator::RecipientFate;
+use pillarbox_simulator::RecipientFate;
 use reqwest::Method;
 use serde_json::json;
 

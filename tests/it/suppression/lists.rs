@@ -1,7 +1,7 @@
 //! Lists as other programs write them. The files have invented addresses, and the columns that their
 //! programs' documentation or exports show.
 
-use pillarbox::domain::suppression::SuppressionReason::{self, Bounce, Complaint, Manual};
+use pillarbox_domain::suppression::SuppressionReason::{self, Bounce, Complaint, Manual};
 
 use super::Lists;
 

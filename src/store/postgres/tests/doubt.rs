@@ -7,18 +7,18 @@ use tokio::time::{sleep, timeout};
 
 use super::nodes::{Database, START, accept, all, organisation, until};
 use super::proxy::{Cut, Proxy};
-use crate::domain::admission::admit;
-use crate::domain::api_key::ApiKey;
-use crate::domain::id::{MessageId, MessageIds, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::Transition;
-use crate::domain::organisation::{DomainState, KeyRights};
-use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::store::postgres::connection::Connector;
-use crate::store::{Accepted, Change, Health, NewApiKey, NewMessage, Store};
-use crate::tasks::Task;
+use crate::postgres::connection::Connector;
+use crate::{Accepted, Change, Health, NewApiKey, NewMessage, Store};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::Transition;
+use pillarbox_domain::organisation::{DomainState, KeyRights};
+use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::tasks::Task;
 
 fn suppression(address: &str) -> Suppression {
     Suppression {

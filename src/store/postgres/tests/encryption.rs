@@ -6,8 +6,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::store::postgres::connection::Connector;
-use crate::store::postgres::tests::nodes::Database;
+use crate::postgres::connection::Connector;
+use crate::postgres::tests::nodes::Database;
 
 fn server_authority() -> RootCertStore {
     let path = std::env::var("TEST_POSTGRES_CA").expect("run this with tests/with-postgres.sh");
@@ -22,7 +22,7 @@ async fn a_connection_is_encrypted_and_the_certificate_is_checked() {
     let mut server = Database::new().await.server;
     let is_encrypted = async |server: &_| {
         let connection = Connector::new(server).connect().await?;
-        Ok::<bool, crate::store::postgres::error::QueryError>(
+        Ok::<bool, crate::postgres::error::QueryError>(
             connection.query_one(ENCRYPTED, &[]).await?.get(0),
         )
     };

@@ -12,21 +12,21 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::domain::admission::admit;
-use crate::domain::feed::{FeedPosition, FeedTypes};
-use crate::domain::id::{MessageId, MessageIds, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Transition};
-use crate::domain::organisation::{DomainState, SenderStatus};
-use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::of_store;
-use crate::store::postgres::connection::Connector;
-use crate::store::postgres::tests::proxy::{Cut, Proxy};
-use crate::store::{
+use crate::conformance::of_store;
+use crate::postgres::connection::Connector;
+use crate::postgres::tests::proxy::{Cut, Proxy};
+use crate::{
     AcceptError, Accepted, BatchMode, ConnectError, Health, ListError, Lister, MessageFilter,
     NewMessage, NodeIdentity, NodePlace, NodeState, PostgresServer, Store, StoreError,
 };
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::feed::{FeedPosition, FeedTypes};
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State, Transition};
+use pillarbox_domain::organisation::{DomainState, SenderStatus};
+use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
+use pillarbox_domain::time::Timestamp;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Far shorter than in use: tests wait for it.
@@ -190,10 +190,11 @@ async fn what_other_nodes_change_is_known_soon() {
         other.sender_status(organisation, &domain) == one.sender_status(organisation, &domain)
     })
     .await;
-    let address = crate::domain::suppression::SuppressedAddress::parse("bob@example.org").unwrap();
-    let suppression = crate::domain::suppression::Suppression {
+    let address =
+        pillarbox_domain::suppression::SuppressedAddress::parse("bob@example.org").unwrap();
+    let suppression = pillarbox_domain::suppression::Suppression {
         address: address.clone(),
-        reason: crate::domain::suppression::SuppressionReason::Manual,
+        reason: pillarbox_domain::suppression::SuppressionReason::Manual,
         since: START,
         cause: None,
     };

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::postgres::connection::Connector;
-use crate::store::postgres::tests::nodes::{Database, until};
-use crate::store::postgres::tests::proxy::Proxy;
-use crate::store::{Duty, NodeLoad, Store};
+use crate::postgres::connection::Connector;
+use crate::postgres::tests::nodes::{Database, until};
+use crate::postgres::tests::proxy::Proxy;
+use crate::{Duty, NodeLoad, Store};
 
 /// The provider's rate is that of all nodes together, whichever come and go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

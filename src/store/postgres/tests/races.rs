@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::history::Hour;
-use crate::domain::id::MessageIds;
-use crate::domain::message::Transition;
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::store::conformance::history::{last_hours, of};
-use crate::store::directory::Directory;
-use crate::store::postgres::connection::Connector;
-use crate::store::postgres::tests::nodes::{Database, START, accept, organisation, until};
-use crate::store::postgres::tests::proxy::{Cut, Proxy};
-use crate::store::{PostgresServer, Reference, Report};
+use crate::conformance::history::{last_hours, of};
+use crate::directory::Directory;
+use crate::postgres::connection::Connector;
+use crate::postgres::tests::nodes::{Database, START, accept, organisation, until};
+use crate::postgres::tests::proxy::{Cut, Proxy};
+use crate::{PostgresServer, Reference, Report};
+use pillarbox_domain::event::{BounceType, Event, EventDetail};
+use pillarbox_domain::history::Hour;
+use pillarbox_domain::id::MessageIds;
+use pillarbox_domain::message::Transition;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
 /// Backends of the database that wait for a lock.
 const WAITING: &str = "

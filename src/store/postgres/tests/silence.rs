@@ -7,12 +7,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::nodes::{Database, START, accept, organisation, until};
 use super::proxy::{Cut, Proxy};
-use crate::domain::id::{MessageId, MessageIds, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, Transition};
-use crate::domain::organisation::DomainState;
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::store::{Accepted, Change, Duty, Health, MessageFilter, NodeState, Store, StoreError};
+use crate::{Accepted, Change, Duty, Health, MessageFilter, NodeState, Store, StoreError};
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, Transition};
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
 /// Until it shows that a connection is silent.
 const SHOWN: Duration = Duration::from_secs(15);

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::domain::feed::{FeedPosition, FeedTypes};
-use crate::domain::id::MessageIds;
-use crate::domain::message::Transition;
-use crate::store::postgres::connection::Connector;
-use crate::store::postgres::tests::nodes::{Database, START, accept, all, organisation, until};
-use crate::store::{Accepted, Store};
+use crate::postgres::connection::Connector;
+use crate::postgres::tests::nodes::{Database, START, accept, all, organisation, until};
+use crate::{Accepted, Store};
+use pillarbox_domain::feed::{FeedPosition, FeedTypes};
+use pillarbox_domain::id::MessageIds;
+use pillarbox_domain::message::Transition;
 
 /// The standby does not answer, and an operator cancels the wait for it. The server then says
 /// that the commit was made, with a warning. Nobody knows whether the standby has it.

@@ -11,14 +11,14 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::domain::id::{MessageId, MessageIds, OrganisationId};
-use crate::domain::message::{FailureCode, State, Transition};
-use crate::domain::time::Timestamp;
-use crate::store::postgres::connection::{Connection, Connector};
-use crate::store::postgres::message_id;
-use crate::store::postgres::tests::nodes::{Database, START, accept, organisation, until};
-use crate::store::postgres::tests::proxy::{Cut, Proxy};
-use crate::store::{ConnectError, Joined, NodeIdentity, NodePlace, Store, StoreError, StoreOwner};
+use crate::postgres::connection::{Connection, Connector};
+use crate::postgres::message_id;
+use crate::postgres::tests::nodes::{Database, START, accept, organisation, until};
+use crate::postgres::tests::proxy::{Cut, Proxy};
+use crate::{ConnectError, Joined, NodeIdentity, NodePlace, Store, StoreError, StoreOwner};
+use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::message::{FailureCode, State, Transition};
+use pillarbox_domain::time::Timestamp;
 
 /// Silence after which a start elsewhere takes the name. A test waits for it.
 const SILENCE: Duration = Duration::from_secs(3);

@@ -1,9 +1,9 @@
 //! Rows of new forms, and nodes of the version before, which cannot read them.
 
-use crate::store::FIRST_WITH_WEBHOOK_FORMATS;
-use crate::store::postgres::connection::{Connection, Connector};
-use crate::store::postgres::schema::VERSION;
-use crate::store::postgres::tests::nodes::{Database, until};
+use crate::FIRST_WITH_WEBHOOK_FORMATS;
+use crate::postgres::connection::{Connection, Connector};
+use crate::postgres::schema::VERSION;
+use crate::postgres::tests::nodes::{Database, until};
 
 /// A node of the version before, as others see it.
 const NODE_BEFORE: &str = "

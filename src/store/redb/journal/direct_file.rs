@@ -10,9 +10,9 @@ use std::time::Duration;
 use redb::StorageBackend;
 use rustix::fs::OFlags;
 
-use crate::store::redb::data_file::FileId;
-use crate::store::redb::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
-use crate::store::redb::temp_files::{self, Existing};
+use crate::redb::data_file::FileId;
+use crate::redb::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
+use crate::redb::temp_files::{self, Existing};
 
 /// How often a lock is tried, and the pause in between.
 const LOCK_ATTEMPTS: u32 = 20;
@@ -21,7 +21,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// An open file of whole blocks. All of its blocks are written once before they are used, so that
 /// a later write changes no metadata.
 #[derive(Debug)]
-pub(in crate::store::redb) struct DirectFile {
+pub(in crate::redb) struct DirectFile {
     /// For reads and growth.
     plain: File,
     /// Synchronous, through the page cache (`O_DSYNC` of open(2)).
@@ -33,7 +33,7 @@ pub(in crate::store::redb) struct DirectFile {
 impl DirectFile {
     /// Opens and locks the file at a path, if there is one. If another process has it open, the
     /// error is [`io::ErrorKind::WouldBlock`].
-    pub(in crate::store::redb) fn open(path: &Path) -> io::Result<Option<Self>> {
+    pub(in crate::redb) fn open(path: &Path) -> io::Result<Option<Self>> {
         let plain = match File::options().read(true).write(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
@@ -45,7 +45,7 @@ impl DirectFile {
 
     /// Opens the file at a path to be read, if there is one. The error is as that of
     /// [`open`](Self::open).
-    pub(in crate::store::redb) fn open_for_reading(path: &Path) -> io::Result<Option<JournalFile>> {
+    pub(in crate::redb) fn open_for_reading(path: &Path) -> io::Result<Option<JournalFile>> {
         let plain = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
@@ -67,13 +67,13 @@ impl DirectFile {
         Ok(Self { plain, synchronous, direct })
     }
 
-    pub(in crate::store::redb) fn into_journal_file(self) -> io::Result<JournalFile> {
+    pub(in crate::redb) fn into_journal_file(self) -> io::Result<JournalFile> {
         let id = Some(FileId::from(&self.plain.metadata()?));
         Ok(JournalFile { storage: Box::new(self), id })
     }
 
     /// Makes the file, whole or not at all, and opens it.
-    pub(in crate::store::redb) fn create(path: &Path) -> io::Result<Self> {
+    pub(in crate::redb) fn create(path: &Path) -> io::Result<Self> {
         let directory = path.parent().expect("the file's path has a directory");
         let new = temp_files::make_data_file(directory)?;
         // So that nobody takes it for a stray.

@@ -6,7 +6,7 @@ use std::io;
 
 use redb::StorageBackend;
 
-use crate::store::redb::journal::{
+use crate::redb::journal::{
     BLOCK_BYTES, CHECKSUM_BYTES, Checkpoint, Epoch, JournalError, checksum,
 };
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
 
 use super::*;
-use crate::store::redb::JOURNAL_NAME;
+use crate::redb::JOURNAL_NAME;
 
 const FIRST: Epoch = Epoch(11);
 const SECOND: Epoch = Epoch(22);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use redb::ReadableTable as _;
 
-use crate::domain::event::EventDetail;
-use crate::domain::message::{FailureCode, Transition};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::store::conformance::{Fixture, MILLISECOND, START, event};
-use crate::store::redb::tests::in_directory;
-use crate::store::{Reference, Report, Store, StoreError, StoreOwner};
+use crate::conformance::{Fixture, MILLISECOND, START, event};
+use crate::redb::tests::in_directory;
+use crate::{Reference, Report, Store, StoreError, StoreOwner};
+use pillarbox_domain::event::EventDetail;
+use pillarbox_domain::message::{FailureCode, Transition};
+use pillarbox_domain::policy::RECORD_RETENTION;
 
 #[tokio::test]
 async fn a_damaged_row_fails_its_own_operation_and_no_other() {

@@ -8,17 +8,17 @@ use std::time::Duration;
 use redb::{Database, StorageBackend};
 use tokio::time::timeout;
 
-use crate::domain::admission::Facts as _;
-use crate::domain::feed::{FeedChange, FeedPosition, FeedTypes};
-use crate::domain::id::MessageId;
-use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{FailureCode, Recorded, State, Transition};
-use crate::domain::request::IdempotencyKey;
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::{Fixture, START};
-use crate::store::redb::open::{Opener, initialize};
-use crate::store::{Accepted, CACHE_BYTES, Health, MessageFilter, Store, StoreError};
+use crate::conformance::{Fixture, START};
+use crate::redb::open::{Opener, initialize};
+use crate::{Accepted, CACHE_BYTES, Health, MessageFilter, Store, StoreError};
+use pillarbox_domain::admission::Facts as _;
+use pillarbox_domain::feed::{FeedChange, FeedPosition, FeedTypes};
+use pillarbox_domain::id::MessageId;
+use pillarbox_domain::mailbox::Mailbox;
+use pillarbox_domain::message::{FailureCode, Recorded, State, Transition};
+use pillarbox_domain::request::IdempotencyKey;
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 /// How long a disk panics: several attempts to open the file again fall into this.
 const PANICS_GO_ON: Duration = Duration::from_millis(400);
@@ -475,7 +475,7 @@ const BLOCK: u64 = 4_096;
 
 /// How the disk fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::store) enum Fault {
+pub(crate) enum Fault {
     /// It does not.
     #[default]
     None,
@@ -498,7 +498,7 @@ pub(in crate::store) enum Fault {
 
 /// One of the two files of a disk; clones are the same file.
 #[derive(Debug, Clone)]
-pub(in crate::store) struct Disk {
+pub(crate) struct Disk {
     content: Arc<Mutex<Content>>,
     file: Which,
 }
@@ -536,7 +536,7 @@ impl Content {
 
 impl Disk {
     /// A disk that holds an empty store.
-    pub(in crate::store) fn formatted() -> Self {
+    pub(crate) fn formatted() -> Self {
         let disk = Self { content: Arc::default(), file: Which::Data };
         let database = Database::builder().create_with_backend(disk.clone()).unwrap();
         initialize(&database).unwrap();
@@ -544,7 +544,7 @@ impl Disk {
     }
 
     /// Opens a store on it.
-    pub(in crate::store) fn opener(&self, cache_bytes: usize) -> Opener {
+    pub(crate) fn opener(&self, cache_bytes: usize) -> Opener {
         let data = self.clone();
         let journal = Self { content: Arc::clone(&self.content), file: Which::Journal };
         Opener::backend(cache_bytes, move || data.clone(), move || journal.clone())
@@ -655,16 +655,7 @@ impl StorageBackend for Disk {
 
 impl Store {
     /// A store on a disk in memory.
-    pub(in crate::store) fn on_disk_in_memory(now: Timestamp) -> Self {
+    pub(crate) fn on_disk_in_memory(now: Timestamp) -> Self {
         Self::on_redb(Disk::formatted().opener(CACHE_BYTES), now).unwrap().0
-    }
-
-    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
-    pub(crate) fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
-        let disk = Disk::formatted();
-        let (store, _) =
-            Self::on_redb(disk.opener(CACHE_BYTES), now).expect("a formatted disk opens");
-        let (failing, working) = (disk.clone(), disk);
-        (store, move || failing.set(Fault::WritesFail), move || working.set(Fault::None))
     }
 }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::Digest as _;
 
-use crate::domain::message::{Status, Transition};
-use crate::domain::request::IdempotencyKey;
-use crate::store::conformance::{Fixture, START};
-use crate::store::redb::{FILE_NAME, JOURNAL_NAME, OpenError};
-use crate::store::{Accepted, Health, MessageFilter, Store, StoreError};
+use crate::conformance::{Fixture, START};
+use crate::redb::{FILE_NAME, JOURNAL_NAME, OpenError};
+use crate::{Accepted, Health, MessageFilter, Store, StoreError};
+use pillarbox_domain::message::{Status, Transition};
+use pillarbox_domain::request::IdempotencyKey;
 
 fn opened(directory: &Path) -> Result<Store, OpenError> {
     Ok(Store::open(directory, START)?.0)

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::store::conformance::{Fixture, START};
-use crate::store::redb::tests::disk::{Disk, Fault};
-use crate::store::redb::tests::in_directory;
-use crate::store::{Accepted, Store, StoreError};
+use crate::conformance::{Fixture, START};
+use crate::redb::tests::disk::{Disk, Fault};
+use crate::redb::tests::in_directory;
+use crate::{Accepted, Store, StoreError};
 
 #[tokio::test]
 async fn a_batch_is_there_whole_or_not_at_all_whichever_sync_failed() {

@@ -14,8 +14,8 @@ use ledger::Ledger;
 use redb::{Database, StorageBackend};
 use story::Story;
 
-use crate::store::redb::CACHE_BYTES;
-use crate::store::redb::open::{Opener, initialize};
+use crate::redb::CACHE_BYTES;
+use crate::redb::open::{Opener, initialize};
 
 mod ledger;
 mod story;

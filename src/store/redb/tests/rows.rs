@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use redb::{ReadableDatabase, ReadableTableMetadata};
 
-use crate::domain::event::EventType;
-use crate::domain::feed::FeedPosition;
-use crate::domain::history::Hour;
-use crate::domain::id::{MessageIds, OrganisationId};
-use crate::domain::policy::RECORD_RETENTION;
-use crate::store::conformance::history::{accepted, last_hours, of};
-use crate::store::conformance::list::all;
-use crate::store::conformance::{Fixture, MILLISECOND, START};
-use crate::store::record::{EventKey, FeedRow, ReportedChange, encode_feed};
-use crate::store::redb::tables::FEED;
-use crate::store::redb::tests::in_directory;
-use crate::store::redb::{FILE_NAME, open, tables};
-use crate::store::{Lister, MessageFilter, Store};
+use crate::conformance::history::{accepted, last_hours, of};
+use crate::conformance::list::all;
+use crate::conformance::{Fixture, MILLISECOND, START};
+use crate::record::{EventKey, FeedRow, ReportedChange, encode_feed};
+use crate::redb::tables::FEED;
+use crate::redb::tests::in_directory;
+use crate::redb::{FILE_NAME, open, tables};
+use crate::{Lister, MessageFilter, Store};
+use pillarbox_domain::event::EventType;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::history::Hour;
+use pillarbox_domain::id::{MessageIds, OrganisationId};
+use pillarbox_domain::policy::RECORD_RETENTION;
 
 const SECOND: Duration = Duration::from_secs(1);
 

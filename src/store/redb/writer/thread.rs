@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::store::locks::write_lock;
-use crate::store::organisations::read_index;
-use crate::store::redb::batch::{Batch, Effects, Kind, Operation};
-use crate::store::redb::data_file::FileLoss;
-use crate::store::redb::database::Written;
-use crate::store::redb::error::ReadError;
-use crate::store::redb::usage;
-use crate::store::redb::writer::settle;
-use crate::store::redb::{OpenError, Shared, startup_recovery};
-use crate::store::rows::KeyRange;
-use crate::store::{Change, StoreError};
+use crate::locks::write_lock;
+use crate::organisations::read_index;
+use crate::redb::batch::{Batch, Effects, Kind, Operation};
+use crate::redb::data_file::FileLoss;
+use crate::redb::database::Written;
+use crate::redb::error::ReadError;
+use crate::redb::usage;
+use crate::redb::writer::settle;
+use crate::redb::{OpenError, Shared, startup_recovery};
+use crate::rows::KeyRange;
+use crate::{Change, StoreError};
 
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
 /// may have more.

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use pillarbox::simulator::Options;
+use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 
 use super::{LISTENER, Resend};

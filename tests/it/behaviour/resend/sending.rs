@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pillarbox::simulator::CapturedMessage;
+use pillarbox_simulator::CapturedMessage;
 use serde_json::{Value, json};
 
 use super::{Resend, email_with, full_email};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::{EventOptions, Events, Options};
+use pillarbox_simulator::{EventOptions, Events, Options};
 use serde_json::{Value, json};
 
 use crate::kit::{PATIENCE, Receiver, Reply, Site, message_with};

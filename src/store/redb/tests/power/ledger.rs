@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::event::Event;
-use crate::domain::feed::{FeedChange, FeedEntry, FeedPosition, FeedTypes};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{FailureCode, State};
-use crate::domain::organisation::SenderStatus;
-use crate::domain::request::IdempotencyKey;
-use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
-use crate::store::conformance::START;
-use crate::store::redb::tests::power::Drive;
-use crate::store::{MessageFilter, Store};
+use crate::conformance::START;
+use crate::redb::tests::power::Drive;
+use crate::{MessageFilter, Store};
+use pillarbox_domain::event::Event;
+use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedPosition, FeedTypes};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{FailureCode, State};
+use pillarbox_domain::organisation::SenderStatus;
+use pillarbox_domain::request::IdempotencyKey;
+use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_domain::time::Timestamp;
 
 /// When messages were accepted whose retention is over; by this time's windows all are read.
 pub(super) const LONG_AGO: Timestamp =

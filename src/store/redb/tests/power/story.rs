@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::domain::admission::admit;
-use crate::domain::event::Event;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Transition};
-use crate::domain::organisation::DomainState;
-use crate::domain::request::{Draft, SendRequest};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::Timestamp;
-use crate::store::conformance::{START, hard_bounce, of_store};
-use crate::store::redb::OpenError;
-use crate::store::redb::tests::power::ledger::{Bodies, Certainty, Known, LONG_AGO, Ledger};
-use crate::store::redb::tests::power::{Drive, Survived, Syncs};
-use crate::store::{Accepted, NewMessage, Reference, Report, Store, StoreError};
+use crate::conformance::{START, hard_bounce, of_store};
+use crate::redb::OpenError;
+use crate::redb::tests::power::ledger::{Bodies, Certainty, Known, LONG_AGO, Ledger};
+use crate::redb::tests::power::{Drive, Survived, Syncs};
+use crate::{Accepted, NewMessage, Reference, Report, Store, StoreError};
+use pillarbox_domain::admission::admit;
+use pillarbox_domain::event::Event;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message::{Acceptance, Transition};
+use pillarbox_domain::organisation::DomainState;
+use pillarbox_domain::request::{Draft, SendRequest};
+use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_domain::time::Timestamp;
 
 /// How often the power goes in one story.
 const LIVES: u32 = 4;

@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::clock::Clock;
-use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{
+use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::organisation::{
     DomainCheck, DomainState, Finding, OrganisationKind, SenderDomain,
 };
-use crate::domain::time::Timestamp;
-use crate::ses::SesClient;
-use crate::ses::error::CallError;
-use crate::ses::identity::Identity;
-use crate::store::{Change, Duty, Store};
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_ses::SesClient;
+use pillarbox_ses::error::CallError;
+use pillarbox_ses::identity::Identity;
+use pillarbox_store::{Change, Duty, Store};
 
 /// How often the domains are looked through for those that are due.
 const ROUND: Duration = Duration::from_secs(15);
@@ -209,7 +209,7 @@ fn report(domain: &SenderDomain, to: DomainState, finding: Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::OrganisationId;
+    use pillarbox_domain::id::OrganisationId;
 
     const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::event::{Event, EventDetail, LastEvent};
-use crate::domain::feed::{FeedChange, FeedEntry};
-use crate::domain::message::{Failure, Message, State};
-use crate::domain::organisation::OrganisationKind;
-use crate::domain::policy::TRANSACTIONAL;
-use crate::domain::time::Timestamp;
-use crate::domain::timeline::{Entry, Step};
 use crate::queue::{Live, View};
+use pillarbox_domain::event::{Event, EventDetail, LastEvent};
+use pillarbox_domain::feed::{FeedChange, FeedEntry};
+use pillarbox_domain::message::{Failure, Message, State};
+use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_domain::policy::TRANSACTIONAL;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_domain::timeline::{Entry, Step};
 
 pub mod resend;
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::step::{Failure, Outcome, asking};
 use super::{Mode, Presence, Run, iam_policy};
 
-use crate::ses::configuration_set::{EventDestination, SnsDestination};
-use crate::ses::sns::TopicArn;
+use crate::configuration_set::{EventDestination, SnsDestination};
+use crate::sns::TopicArn;
 
 /// What is published. Not `RENDERING_FAILURE`, which is of templates, and none are used.
 const WANTED: [&str; 6] = ["SEND", "REJECT", "BOUNCE", "COMPLAINT", "DELIVERY", "DELIVERY_DELAY"];

@@ -1,6 +1,6 @@
 //! What is set up, by name and ARN.
 
-use crate::ses::account::Caller;
+use crate::account::Caller;
 
 /// Stands for an account that is not known.
 const ACCOUNT_PLACEHOLDER: &str = "ACCOUNT_ID";

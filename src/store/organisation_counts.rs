@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::domain::event::EventType;
-use crate::domain::id::OrganisationId;
+use pillarbox_domain::event::EventType;
+use pillarbox_domain::id::OrganisationId;
 
 /// Something that became durable and is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Message, Status};
-use crate::domain::outcome::MessageOutcome;
-use crate::domain::search::MessageFilter;
 use crate::queue::{Live, View};
-use crate::store::{ListError, Lister, MessagePage, Store};
+use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{Message, Status};
+use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::search::MessageFilter;
+use pillarbox_store::{ListError, Lister, MessagePage, Store};
 
 /// The most messages of one page.
 pub const MAX_PAGE: usize = 1_000;

@@ -5,6 +5,8 @@
 //! leaves this folder, and the store knows nothing of HTTP, of the provider or of bodies: a
 //! message's body never reaches it.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,24 +14,28 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::domain::clock_corrections::{TimeRecord, WindowTime};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::request::IdempotencyKey;
-use crate::domain::time::Timestamp;
+use crate::redb::{Pending, RedbStore};
 use alerts::AlertingState;
 use damage::Damage;
 use directory::Directory;
 use listing::Listings;
 use metrics::StoreMetrics;
+use pillarbox_domain::clock_corrections::{TimeRecord, WindowTime};
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::request::IdempotencyKey;
+use pillarbox_domain::time::Timestamp;
 use postgres::PostgresStore;
 use record::{decode_time, encode_time};
-use redb::{Pending, RedbStore};
 use rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use suppression_filter::Suppressed;
 use timeline::Restarts;
 use usage::KnownUsage;
 
-pub use crate::domain::search::MessageFilter;
+pub use crate::redb::{
+    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, DATA_FORMAT, Existing, FILE_NAME, FileCopy,
+    FileId, FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery,
+    RestoreError, Restored, SaveError, Snapshot, Unclosed, create_directory,
+};
 pub use api_keys::Client;
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
@@ -45,14 +51,10 @@ pub use interface::{
     Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
     WebhookAdded,
 };
+pub use pillarbox_domain::search::MessageFilter;
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
 pub use record::check::check_row;
-pub use redb::{
-    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, DATA_FORMAT, Existing, FILE_NAME, FileCopy,
-    FileId, FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery,
-    RestoreError, Restored, SaveError, Snapshot, Unclosed, create_directory,
-};
 pub use sending_right::SendingRight;
 pub use store_id::StoreId;
 pub use transfer::{ImportError, Imported};
@@ -62,8 +64,8 @@ pub use transfer::{ImportError, Imported};
 macro_rules! ask_engine {
     ($store:expr, $engine:ident => $work:expr) => {
         match &$store.engine {
-            $crate::store::Engine::Redb($engine) => $work.await,
-            $crate::store::Engine::Postgres($engine) => Box::pin($work).await,
+            $crate::Engine::Redb($engine) => $work.await,
+            $crate::Engine::Postgres($engine) => Box::pin($work).await,
         }
     };
 }
@@ -72,8 +74,8 @@ macro_rules! ask_engine {
 macro_rules! read_engine {
     ($store:expr, $engine:ident => $work:expr) => {
         match &$store.engine {
-            $crate::store::Engine::Redb($engine) => $work,
-            $crate::store::Engine::Postgres($engine) => Box::pin($work).await,
+            $crate::Engine::Redb($engine) => $work,
+            $crate::Engine::Postgres($engine) => Box::pin($work).await,
         }
     };
 }
@@ -82,8 +84,8 @@ macro_rules! read_engine {
 macro_rules! on_engine {
     ($store:expr, $engine:ident => $work:expr) => {
         match &$store.engine {
-            $crate::store::Engine::Redb($engine) => $work,
-            $crate::store::Engine::Postgres($engine) => $work,
+            $crate::Engine::Redb($engine) => $work,
+            $crate::Engine::Postgres($engine) => $work,
         }
     };
 }
@@ -92,8 +94,8 @@ macro_rules! on_engine {
 macro_rules! on_server {
     ($store:expr, $engine:ident => $work:expr, else $alone:expr) => {
         match &$store.engine {
-            $crate::store::Engine::Redb(_) => $alone,
-            $crate::store::Engine::Postgres($engine) => $work,
+            $crate::Engine::Redb(_) => $alone,
+            $crate::Engine::Postgres($engine) => $work,
         }
     };
 }
@@ -118,6 +120,7 @@ mod lost_messages;
 mod messages;
 pub mod metrics;
 mod node;
+pub mod organisation_counts;
 mod organisations;
 mod postgres;
 mod purge;

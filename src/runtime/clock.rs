@@ -14,7 +14,7 @@
 //! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
 //! clock agrees again, if the kernel says that its clock is synchronised, or if an operator
 //! confirms the clock. Then the error of the recorded instants is known. The file keeps it as a
-//! correction ([`clock_corrections`](crate::domain::clock_corrections)), so that each message has its real age.
+//! correction ([`clock_corrections`](pillarbox_domain::clock_corrections)), so that each message has its real age.
 //! A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock itself writes
 //! nothing. It proposes a record, and goes by it once the record is durable.
 //!
@@ -31,11 +31,11 @@ use std::time::{Duration, SystemTime};
 use arc_swap::{ArcSwap, Guard};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::domain::clock_corrections::{
+use pillarbox_domain::clock_corrections::{
     Adjustment, Assurance, Correction, StoredDoubt, TimeRecord, WindowTime, corrected, lead_millis,
     shifted,
 };
-use crate::domain::time::{ClockReading, Timestamp};
+use pillarbox_domain::time::{ClockReading, Timestamp};
 
 pub use kernel::Synchronisation;
 

@@ -4,8 +4,8 @@
 //! Events go from a configuration set over an SNS topic into an SQS queue. Knows nothing of the
 //! configuration file or of how a report is shown.
 
-use crate::ses::SesClient;
-use crate::ses::account::Caller;
+use crate::SesClient;
+use crate::account::Caller;
 
 pub mod iam_policy;
 mod queue;

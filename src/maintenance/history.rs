@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use crate::clock::Clock;
-use crate::domain::history::{Hour, HourSteps};
-use crate::domain::id::OrganisationId;
-use crate::domain::time::Timestamp;
-use crate::organisation_counts::OrganisationCounts;
-use crate::store::{CountsByOrganisation, History, ListError, Store, StoreError};
+use pillarbox_domain::history::{Hour, HourSteps};
+use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::organisation_counts::OrganisationCounts;
+use pillarbox_store::{CountsByOrganisation, History, ListError, Store, StoreError};
 
 /// Longest pause between two times that counts are stored. A crash forgets at most what came since
 /// the last one.
@@ -130,11 +130,11 @@ fn hour_between(earlier: Timestamp, now: Timestamp) -> Hour {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::admission::admit;
-    use crate::domain::id::MessageIds;
-    use crate::domain::mailbox::DomainName;
-    use crate::domain::organisation::DomainState;
-    use crate::domain::request::{Draft, SendRequest};
+    use pillarbox_domain::admission::admit;
+    use pillarbox_domain::id::MessageIds;
+    use pillarbox_domain::mailbox::DomainName;
+    use pillarbox_domain::organisation::DomainState;
+    use pillarbox_domain::request::{Draft, SendRequest};
 
     /// A full hour.
     const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -174,7 +174,7 @@ mod tests {
             let (ids, now) = (MessageIds::new(), self.clock.now());
             for _ in 0..count {
                 let id = ids.next(now);
-                let accepted = self.store.accept(crate::store::NewMessage::new(
+                let accepted = self.store.accept(pillarbox_store::NewMessage::new(
                     id,
                     self.organisation,
                     &admitted,

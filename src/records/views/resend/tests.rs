@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::event::LastEvent;
-use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Failure};
-use crate::domain::terms::Terms;
-use crate::domain::time::Timestamp;
+use pillarbox_domain::event::LastEvent;
+use pillarbox_domain::feed::FeedPosition;
+use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message::{Acceptance, Failure};
+use pillarbox_domain::terms::Terms;
+use pillarbox_domain::time::Timestamp;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const LATER: Timestamp = Timestamp::from_unix_millis(1_800_000_060_000);

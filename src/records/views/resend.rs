@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::domain::event::{BounceType, Event, EventDetail, EventType, is_stopped_at_ses};
-use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType};
-use crate::domain::message::{FailureCode, Message, State, Status};
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, is_stopped_at_ses};
+use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType};
+use pillarbox_domain::message::{FailureCode, Message, State, Status};
 
 /// A message's record, as `GET /emails/{id}` of Resend's API has it.
 #[derive(Debug, Serialize)]

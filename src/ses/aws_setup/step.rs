@@ -1,7 +1,7 @@
 //! Steps and what came of them, in words for whoever runs the set-up.
 
-use crate::ses::account::Caller;
-use crate::ses::error::CallError;
+use crate::account::Caller;
+use crate::error::CallError;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]

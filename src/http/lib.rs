@@ -3,6 +3,8 @@
 //! This part accepts, limits and drains; the modules below it see to the protocols. It must not
 //! know mail, stores or what its requests ask for: a handler stands between.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
@@ -23,16 +25,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnection, ClientConnections};
-use crate::http::drain::{DrainPhase, DrainSignal};
-use crate::http::limits::{Limits, Linger, WhenFull};
-use crate::http::refusal_log::{AnsweredTo, FailureCause, Refusal, RefusalCode, RefusalLog};
-use crate::http::rejection::{Rejection, WrittenAnswer};
-use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
-use crate::http::tls::Tls;
-use crate::http::write_progress::CountedStream;
-use crate::in_flight::InFlightGuard;
-use crate::tasks::caught;
+use crate::connections::{Activity, CROWDED_PAUSE, ClientConnection, ClientConnections};
+use crate::drain::{DrainPhase, DrainSignal};
+use crate::limits::{Limits, Linger, WhenFull};
+use crate::refusal_log::{AnsweredTo, FailureCause, Refusal, RefusalCode, RefusalLog};
+use crate::rejection::{Rejection, WrittenAnswer};
+use crate::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
+use crate::tls::Tls;
+use crate::write_progress::CountedStream;
+use pillarbox_runtime::in_flight::InFlightGuard;
+use pillarbox_runtime::tasks::caught;
 
 pub use connection::Connection;
 
@@ -69,7 +71,7 @@ const REFUSAL_LINGER: Linger = Linger {
 
 /// Time in which the client of a connection that makes room may still send: it is not counted any
 /// more.
-pub(crate) const LINGER_FOR_ROOM: Linger = Linger {
+pub const LINGER_FOR_ROOM: Linger = Linger {
     max_bytes: 64 * 1024,
     timeout: Duration::from_millis(500),
     idle_timeout: Duration::from_millis(250),

@@ -5,6 +5,8 @@
 //! publish into a queue, and injects faults on request. Must not know pillarbox: it shares nothing
 //! with the sending side but the notion of time, so that the two cannot agree on a mistake.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -55,7 +57,7 @@ use protocol::HttpResponse;
 use server::ResetConnection;
 use state::State;
 
-use crate::domain::time::Timestamp;
+use pillarbox_domain::time::Timestamp;
 
 /// Time that a shutdown waits for the calls under way.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);

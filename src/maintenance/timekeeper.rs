@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use crate::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
-use crate::domain::clock_corrections::TimeRecord;
-use crate::domain::time::Timestamp;
-use crate::store::{Store, StoreError};
+use pillarbox_domain::clock_corrections::TimeRecord;
+use pillarbox_domain::time::Timestamp;
+use pillarbox_runtime::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
+use pillarbox_store::{Store, StoreError};
 
 /// Pause between two looks at the clock.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ses::stub::{Answer, Request, Server, client};
+use crate::stub::{Answer, Request, Server, client};
 
 type Attributes = BTreeMap<String, String>;
 

@@ -3,7 +3,9 @@
 //! Knows nothing of tokio, serde, redb, HTTP or the clock: time comes in as a parameter, and
 //! everything here can be tested without I/O. Every other layer may use it; it uses none.
 
-pub(crate) mod worded;
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
+mod worded;
 
 pub mod likely;
 

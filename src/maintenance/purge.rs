@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::clock::Clock;
-use crate::store::{Duty, Health, Purged, Store};
+use pillarbox_runtime::clock::Clock;
+use pillarbox_store::{Duty, Health, Purged, Store};
 
 /// How many records and keys go in one transaction: a few milliseconds of the writer's time.
 const STEP: usize = 1_000;

@@ -14,9 +14,9 @@ use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::token_bucket::Rate;
 use crate::dispatch::{DailyQuota, Dispatcher, Evidence};
 use crate::providers::Providers;
-use crate::ses::SesClient;
-use crate::ses::account::{Account, EnforcementStatus, Sending};
-use crate::ses::error::CallError;
+use pillarbox_ses::SesClient;
+use pillarbox_ses::account::{Account, EnforcementStatus, Sending};
+use pillarbox_ses::error::CallError;
 
 /// The rate where SES does not tell one and none is configured: what a new account outside of the
 /// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
@@ -357,7 +357,7 @@ fn apply(dispatcher: &Dispatcher<Providers>, account: &Account, max_rate: MaxRat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::error::LoadError;
+    use pillarbox_ses::error::LoadError;
 
     fn refused(status: u16, name: &str) -> CallError {
         CallError::Refused { status, name: Some(name.to_owned()), message: "no".to_owned() }
@@ -433,9 +433,9 @@ mod tests {
             max_24_hour_send: Some(200.0),
             sent_last_24_hours: 3.0,
             sending: Sending::Enabled,
-            access: crate::ses::account::Access::Production,
+            access: pillarbox_ses::account::Access::Production,
             standing: EnforcementStatus::Healthy,
-            engagement: crate::ses::account::Engagement::NotSaid,
+            engagement: pillarbox_ses::account::Engagement::NotSaid,
             suppressed_reasons: Vec::new(),
         };
         let used_up = Account { sent_last_24_hours: 200.0, ..account.clone() };

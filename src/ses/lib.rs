@@ -4,6 +4,8 @@
 //! it came to; asks SES about the account and its identities. It must not know of the store, of
 //! HTTP clients on our own side, or of when and in which order messages are sent.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +13,18 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::clock::Clock;
-use crate::domain::attempt::TrackingOverride;
-use crate::proxy::{ProxyRule, UnusableProxy};
-use crate::ses::call::CallSpacing;
-use crate::ses::endpoint::Endpoints;
-use crate::ses::transport::Transport;
+use crate::call::CallSpacing;
+use crate::endpoint::Endpoints;
+use crate::transport::Transport;
+use pillarbox_domain::attempt::TrackingOverride;
+use pillarbox_runtime::clock::Clock;
+use pillarbox_runtime::proxy::{ProxyRule, UnusableProxy};
 
-pub use crate::ses::call::{SharedSlots, TakingSlot};
-pub use crate::ses::transport::Skew;
+pub use crate::call::{SharedSlots, TakingSlot};
+pub use crate::transport::Skew;
 
 pub mod account;
+pub mod aws_setup;
 mod call;
 mod classify;
 pub mod configuration_set;

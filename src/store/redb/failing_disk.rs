@@ -1,0 +1,112 @@
+//! Store on a disk in memory, whose writes fail when a test wants it: for tests of whatever uses a
+//! store.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::backends::InMemoryBackend;
+use redb::{Database, StorageBackend};
+
+use pillarbox_domain::time::Timestamp;
+
+use crate::redb::journal::JournalFile;
+use crate::redb::open::{Opener, initialize, open_with};
+use crate::redb::overlay::Overlay;
+use crate::redb::startup_recovery::Pending;
+use crate::redb::{CACHE_BYTES, RedbStore};
+use crate::{Engine, Store};
+
+/// File in memory.
+#[derive(Debug, Clone)]
+struct MemoryFile {
+    bytes: Arc<InMemoryBackend>,
+    fails: Arc<AtomicBool>,
+}
+
+impl MemoryFile {
+    fn new(fails: &Arc<AtomicBool>) -> Self {
+        Self { bytes: Arc::new(InMemoryBackend::new()), fails: Arc::clone(fails) }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("write failed")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StorageBackend for MemoryFile {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.bytes.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check()?;
+        self.bytes.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.check()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        self.bytes.write(offset, data)
+    }
+}
+
+impl Store {
+    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
+    pub fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
+        let fails = Arc::new(AtomicBool::new(false));
+        let (data, journal) = (MemoryFile::new(&fails), MemoryFile::new(&fails));
+        let database = Database::builder().create_with_backend(data.clone());
+        initialize(&database.expect("memory takes a database")).expect("memory takes tables");
+        let opener = Opener::backend(CACHE_BYTES, move || data.clone(), move || journal.clone());
+        let started = RedbStore::start_by(opener, Pending::Settle, None, |_| BTreeSet::new(), now);
+        let (redb, _) = started.expect("a new database opens");
+        let working = Arc::clone(&fails);
+        (
+            Self { engine: Engine::Redb(redb) },
+            move || fails.store(true, Ordering::SeqCst),
+            move || working.store(false, Ordering::SeqCst),
+        )
+    }
+}
+
+impl Opener {
+    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
+    pub(super) fn backend<B: StorageBackend>(
+        cache_bytes: usize,
+        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
+        journal: impl Fn() -> B + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let same = backend.clone();
+        let (new_journal, read_journal) = (journal.clone(), journal.clone());
+        Self {
+            open: Box::new(move || open_with(cache_bytes, backend())),
+            open_for_reading: Box::new(move || open_with(cache_bytes, Overlay::new(same()))),
+            data_file: None,
+            journal: Box::new(move || in_memory(journal())),
+            journal_for_reading: Box::new(move || in_memory(read_journal())),
+            create_journal: Box::new(move || {
+                Ok(JournalFile { storage: Box::new(new_journal()), id: None })
+            }),
+            journal_id: Box::new(|| None),
+            set_journal_aside: Box::new(|_| Ok(())),
+        }
+    }
+}
+
+/// The journal that a test has in memory, if there is one.
+fn in_memory(journal: impl StorageBackend) -> io::Result<Option<JournalFile>> {
+    let is_there = journal.len()? > 0;
+    Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
+}
