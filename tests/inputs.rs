@@ -2,7 +2,7 @@
 //! libFuzzer runs (`tests/fuzz`), tried here on their corpora and on seeded mutations of them.
 //!
 //! The long form: `cargo test --release --features long --test inputs`, and for rows of the file
-//! `cargo test --release --features long --lib rows_`.
+//! `cargo test --release -p pillarbox-store --features long rows_`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 

@@ -3,7 +3,7 @@
 # The command finds the server's port on 127.0.0.1 in TEST_POSTGRES_PORT; the user is
 # "pillarbox", and needs no password.
 #
-#     tests/with-postgres.sh cargo test --lib conformance
+#     tests/with-postgres.sh cargo test -p pillarbox-store conformance
 #
 # Debian has the server in the package "postgresql". POSTGRES_BIN names another directory of programs.
 # With POSTGRES_CLOCK=faked, the server's clock is off by what the file that TEST_POSTGRES_CLOCK names

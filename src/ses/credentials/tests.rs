@@ -173,7 +173,7 @@ async fn found(variables: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "ses::credentials::tests::probe", "--nocapture"])
+        .args(["--exact", "credentials::tests::probe", "--nocapture"])
         .env_clear()
         .env(PROBE, "1")
         .env("HOME", home.path())

@@ -7,7 +7,7 @@ use super::*;
 use pillarbox_domain::event::{BounceType, EventDetail};
 
 fn documents() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/events/documents")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/it/events/documents")
 }
 
 fn guide(name: &str) -> Value {
