@@ -113,7 +113,7 @@ fn email<'t>(value: &'t Json<'_>) -> Result<Draft<'t>, FieldError> {
             "subject" => draft.subject = string(name, value)?,
             "html" => draft.html = body_text(name, value)?,
             "text" => draft.text = body_text(name, value)?,
-            "headers" => draft.headers = string_members(name, value)?,
+            "headers" => draft.headers = headers(name, value)?,
             "attachments" => draft.attachments = objects(name, value, file)?,
             "tags" => draft.metadata = tags(name, value)?,
             _ => refuse(name, value)?,
@@ -207,6 +207,14 @@ fn one_or_more<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str
         };
     };
     texts(path, elements).map(Some)
+}
+
+/// An object of strings. PHP writes one without members as an empty list, and so Laravel sends that.
+fn headers<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<StringMembers<'t>>, FieldError> {
+    match value {
+        Json::Array(elements) if elements.is_empty() => Ok(None),
+        _ => string_members(path, value),
+    }
 }
 
 /// Tags, as a list or as one object of strings, as some frameworks send them.

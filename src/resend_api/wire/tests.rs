@@ -35,6 +35,15 @@ fn a_reply_to_that_repeats_the_field_is_dropped_and_no_other() {
 }
 
 #[test]
+fn no_headers_may_be_an_empty_list() {
+    assert!(with_email(r#"{"headers":[]}"#, |email| email.unwrap().headers.is_none()));
+    for json in [r#"{"headers":["a"]}"#, r#"{"headers":[1]}"#, r#"{"headers":[{"a":"b"}]}"#] {
+        let error = with_email(json, |email| email.map(drop).unwrap_err());
+        assert_eq!(error.field.as_deref(), Some("headers"), "{json}");
+    }
+}
+
+#[test]
 fn tags_come_in_three_shapes() {
     for json in [
         r#"{"tags":[{"name":"a","value":"1"},{"value":"2","name":"b"}]}"#,

@@ -105,9 +105,9 @@ async fn shapes_of_other_frameworks_are_read() {
     assert_eq!((names, sent[0].reply_to.len()), (vec!["X-A"], 1));
     let id = resend.send(&email_with(json!({ "tags": { "kind": "x" } }))).await;
     assert_eq!(resend.get(&format!("/emails/{id}")).await["tags"][0]["name"], "kind");
-    // Laravel: everything that is not given is null or empty.
+    // Laravel: everything that is not given is null or empty, and PHP's empty map is a list.
     let laravel = email_with(json!({
-        "cc": [], "bcc": [], "reply_to": [], "headers": {}, "html": null, "attachments": [],
+        "cc": [], "bcc": [], "reply_to": [], "headers": [], "html": null, "attachments": [],
         "tags": [], "scheduled_at": null, "template": null, "topic_id": null,
     }));
     resend.send(&laravel).await;
