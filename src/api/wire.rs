@@ -3,6 +3,7 @@
 //! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, views become
 //! bytes. Knows no HTTP but what its callers put around it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
@@ -258,7 +259,7 @@ fn attachment<'t>(members: &'t Members<'_>) -> Result<AttachmentDraft<'t>, Field
     for (name, value) in members {
         let name = name.shown();
         match name {
-            "filename" => draft.filename = string(name, value)?,
+            "filename" => draft.filename = string(name, value)?.map(Cow::Borrowed),
             "content" => draft.content = body_text(name, value)?,
             "content_type" => draft.content_type = string(name, value)?,
             "content_id" => draft.content_id = string(name, value)?,

@@ -1,6 +1,8 @@
 //! Resend's JSON, both ways: a document becomes a [`Draft`], with types checked and no rule; records
 //! and ids become bytes.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -148,7 +150,7 @@ fn file<'t>(members: &'t Members<'_>) -> Result<AttachmentDraft<'t>, FieldError>
     for (name, value) in members {
         let name = name.shown();
         match name {
-            "filename" => file.filename = string(name, value)?,
+            "filename" => file.filename = string(name, value)?.map(Cow::Borrowed),
             "content" => file.content = content(name, value)?,
             "content_type" => file.content_type = string(name, value)?.map(without_utf8),
             "content_id" => file.content_id = string(name, value)?,
@@ -160,7 +162,21 @@ fn file<'t>(members: &'t Members<'_>) -> Result<AttachmentDraft<'t>, FieldError>
             _ => return Err(unknown(name, "member", &ATTACHMENT_MEMBERS)),
         }
     }
+    if let (Some(name), Some(content_type)) = (&file.filename, file.content_type)
+        && let Some(extension) = missing_extension(name, content_type)
+    {
+        file.filename = Some(format!("{name}.{extension}").into());
+    }
     Ok(file)
+}
+
+/// The extension by which a file's name says its type, if the name has none: Laravel names an embedded
+/// image so, and SES wants an extension.
+fn missing_extension<'t>(filename: &str, content_type: &'t str) -> Option<&'t str> {
+    let (_, subtype) = content_type.split_once('/')?;
+    let extension = subtype.strip_suffix("+xml").unwrap_or(subtype);
+    let is_known = mime_guess::from_ext(extension).first_raw() == Some(content_type);
+    (is_known && !filename.contains('.')).then_some(extension)
 }
 
 /// A media type without the parameter that says the one charset which needs no word: some frameworks add

@@ -153,7 +153,7 @@ fn before_body(admitted: &Admitted<'_>) -> String {
 /// A file up to its content, which is base64 and so the same in JSON as it is.
 fn head(file: &Attachment<'_>) -> String {
     let mut json = Json(String::with_capacity(SMALL_PART));
-    json.put(r#"{"FileName":"#).text(file.filename);
+    json.put(r#"{"FileName":"#).text(&file.filename);
     json.put(r#","ContentType":"#).text(file.content_type);
     // Without an encoding SES takes seven bits of each byte.
     json.put(r#","ContentTransferEncoding":"BASE64","ContentDisposition":"#);

@@ -3,6 +3,8 @@
 //! The rules are SES's own, so that SES does not refuse after acceptance. A file's content is
 //! checked where it is and passed on as it is written. Nothing here decodes or copies it.
 
+use std::borrow::Cow;
+
 use memchr::memchr;
 
 use crate::policy::{
@@ -30,7 +32,7 @@ const BLOCKED_EXTENSIONS: [&str; 90] = [
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentDraft<'a> {
     /// The file's name.
-    pub filename: Option<&'a str>,
+    pub filename: Option<Cow<'a, str>>,
     /// The file's bytes, in base64.
     pub content: Option<BodyText<'a>>,
     /// Its media type.
@@ -40,10 +42,10 @@ pub struct AttachmentDraft<'a> {
 }
 
 /// A file that goes with a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment<'a> {
     /// Its name as recipients see it.
-    pub filename: &'a str,
+    pub filename: Cow<'a, str>,
     /// Its bytes, in base64 with padding (RFC 4648, section 4).
     pub content: BodyText<'a>,
     /// Its media type.
@@ -63,7 +65,7 @@ pub(super) fn checked_attachments(
     let mut attachments: Vec<Attachment<'_>> = Vec::with_capacity(drafts.len());
     for (index, draft) in drafts.into_iter().enumerate() {
         let wrong = |error: FieldError| error.within(&format!("attachments[{index}]"));
-        let attachment = checked(&draft).map_err(wrong)?;
+        let attachment = checked(draft).map_err(wrong)?;
         let is_taken = |other: &Attachment<'_>| other.content_id == attachment.content_id;
         if attachment.content_id.is_some() && attachments.iter().any(is_taken) {
             return Err(wrong(FieldError::new("content_id", "is given twice")));
@@ -73,9 +75,9 @@ pub(super) fn checked_attachments(
     Ok(attachments)
 }
 
-fn checked<'a>(draft: &AttachmentDraft<'a>) -> Result<Attachment<'a>, FieldError> {
+fn checked(draft: AttachmentDraft<'_>) -> Result<Attachment<'_>, FieldError> {
     let filename = required("filename", draft.filename)?;
-    let extension = checked_filename(filename)?;
+    let extension = checked_filename(&filename)?;
     let content = required("content", draft.content)?;
     if content.is_empty() {
         return Err(FieldError::new("content", "must not be empty"));
@@ -101,12 +103,8 @@ fn checked<'a>(draft: &AttachmentDraft<'a>) -> Result<Attachment<'a>, FieldError
         let known = mime_guess::from_ext(extension).first_raw();
         known.filter(|known| is_media_type(known)).unwrap_or(UNKNOWN_TYPE)
     };
-    Ok(Attachment {
-        filename,
-        content,
-        content_type: draft.content_type.unwrap_or_else(by_extension),
-        content_id: draft.content_id,
-    })
+    let content_type = draft.content_type.unwrap_or_else(by_extension);
+    Ok(Attachment { filename, content, content_type, content_id: draft.content_id })
 }
 
 /// Checks a file's name, and returns its extension.

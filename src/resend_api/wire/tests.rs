@@ -104,6 +104,19 @@ fn files_are_the_same_in_each_shape() {
     ] {
         assert_eq!(without_utf8(given), read);
     }
+    for (name, content_type, named) in [
+        ("x1f", "image/png", "x1f.png"),
+        ("x1f", "image/jpeg", "x1f.jpeg"),
+        ("logo", "image/svg+xml", "logo.svg"),
+        ("logo.gif", "image/png", "logo.gif"),
+        ("logo", "application/x-none", "logo"),
+    ] {
+        let file = format!(r#"{{"filename":"{name}","content_type":"{content_type}"}}"#);
+        let named_by = |email: Result<Draft<'_>, FieldError>| {
+            email.unwrap().attachments.unwrap()[0].filename.clone().unwrap().into_owned()
+        };
+        assert_eq!(with_email(&format!(r#"{{"attachments":[{file}]}}"#), named_by), named);
+    }
 }
 
 #[test]

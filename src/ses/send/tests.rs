@@ -253,8 +253,8 @@ fn a_body_that_came_as_json_goes_on_as_it_is_written() {
 
 #[test]
 fn files_go_in_base64_as_they_came() {
-    let file = |filename, content, content_id| AttachmentDraft {
-        filename: Some(filename),
+    let file = |filename: &'static str, content, content_id| AttachmentDraft {
+        filename: Some(filename.into()),
         content: Some(BodyText::Json(content)),
         content_id,
         content_type: None,
@@ -296,7 +296,7 @@ fn no_memory_beyond_the_encoded_bytes_is_held() {
     let html = "<p style=\"a\">\u{e9}\t\u{1}\n</p>".repeat(100_000);
     let content = "QUJD".repeat(100_000);
     let file = AttachmentDraft {
-        filename: Some("a.pdf"),
+        filename: Some("a.pdf".into()),
         content: Some(BodyText::Json(&content)),
         ..AttachmentDraft::default()
     };

@@ -31,10 +31,10 @@ impl MemoryFile {
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.fails.load(Ordering::SeqCst) {
-            true => Err(io::Error::other("write failed")),
-            false => Ok(()),
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(io::Error::other("write failed"));
         }
+        Ok(())
     }
 }
 

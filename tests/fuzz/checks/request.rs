@@ -79,7 +79,7 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
     let list = value["attachments"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (file, elsewhere) in draft.attachments.iter().flatten().zip(list) {
         for (name, text) in [
-            ("filename", file.filename),
+            ("filename", file.filename.as_deref()),
             ("content_type", file.content_type),
             ("content_id", file.content_id),
         ] {

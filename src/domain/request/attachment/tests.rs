@@ -5,7 +5,7 @@ use super::*;
 
 fn draft<'a>(filename: &'a str, content: &'a str) -> AttachmentDraft<'a> {
     AttachmentDraft {
-        filename: Some(filename),
+        filename: Some(filename.into()),
         content: Some(BodyText::Json(content)),
         ..AttachmentDraft::default()
     }
@@ -141,7 +141,7 @@ fn a_content_id_is_there_once() {
 fn a_name_and_content_are_required_and_fifty_files_are_the_most() {
     let none = AttachmentDraft::default();
     assert_eq!(field(vec![none.clone()]).as_deref(), Some("attachments[0].filename"));
-    let named = AttachmentDraft { filename: Some("a.pdf"), ..none };
+    let named = AttachmentDraft { filename: Some("a.pdf".into()), ..none };
     assert_eq!(field(vec![named]).as_deref(), Some("attachments[0].content"));
     assert_eq!(field(vec![draft("a.pdf", "")]).as_deref(), Some("attachments[0].content"));
     assert_eq!(field(vec![draft("a.pdf", "QUJD"); 50]), None);
