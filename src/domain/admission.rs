@@ -11,45 +11,47 @@ use crate::request::{Attachment, Body, IdempotencyKey, SendRequest};
 use crate::suppression::SuppressedAddress;
 use crate::terms::{MessageDefaults, Terms};
 
-/// What admission has to know of an organisation.
+/// Facts of an organisation that admission needs.
 pub trait Facts {
-    /// Why a fact could not be had.
+    /// Reason why a fact could not be had.
     type Error;
 
-    /// Whether the domain is verified for the organisation, exactly and not by a parent domain.
+    /// Returns true if the domain is verified for the organisation, exactly and not by a parent
+    /// domain.
     fn is_verified(&self, domain: &DomainName<'_>) -> bool;
 
-    /// Some of the domains from which the request may be sent, for whoever names another one.
+    /// Some of the domains from which the request may be sent, for the refusal of a request that
+    /// names another one.
     fn verified_domains(&self) -> Vec<DomainName<'static>>;
 
-    /// Whether the request's API key may be used for senders of the domain.
+    /// Returns true if the request's API key may be used for senders of the domain.
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool;
 
-    /// What the request's API key says of messages that say nothing themselves.
+    /// Defaults of the request's API key, for messages that name no terms themselves.
     fn defaults(&self) -> MessageDefaults {
         MessageDefaults::default()
     }
 
-    /// Whether the organisation must not write to the address.
+    /// Returns true if the organisation must not write to the address.
     fn is_suppressed(
         &self,
         address: &SuppressedAddress,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
-/// Why a well-formed request is not admitted.
+/// Reason why a well-formed request is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdmissionError<E> {
     /// The sender's domain is not verified for the organisation.
     UnverifiedDomain {
-        /// The domain.
+        /// Domain of the sender, as A-labels.
         domain: DomainName<'static>,
         /// Some of those from which the request may be sent.
         verified: Vec<DomainName<'static>>,
     },
     /// The request's API key is not for this sender domain.
     SenderForbidden {
-        /// The domain.
+        /// Domain of the sender, as A-labels.
         domain: DomainName<'static>,
     },
     /// A recipient is suppressed.
@@ -65,7 +67,8 @@ pub enum AdmissionError<E> {
 #[derive(Debug)]
 pub struct Admitted<'a>(SendRequest<'a>, Terms);
 
-/// Admits a request, or says why not: the senders' domains first, then the recipients in order.
+/// Admits a request, or returns the reason of its refusal. Checks the senders' domains first, then
+/// the recipients in order.
 pub async fn admit<'a, F: Facts>(
     request: SendRequest<'a>,
     facts: &F,
@@ -91,7 +94,7 @@ pub async fn admit<'a, F: Facts>(
 }
 
 impl<'a> Admitted<'a> {
-    /// The sender.
+    /// The mailbox of the sender, as the client gave it.
     pub fn from(&self) -> &Mailbox<'a> {
         &self.0.from
     }
@@ -101,12 +104,12 @@ impl<'a> Admitted<'a> {
         self.0.from_header.map_or_else(|| self.0.from.to_header().into(), Cow::Borrowed)
     }
 
-    /// Domains of the other senders that a message names which came whole.
+    /// Domains of the other senders that a submitted message names.
     pub fn other_senders(&self) -> &[DomainName<'a>] {
         &self.0.other_senders
     }
 
-    /// The recipients.
+    /// The recipients in `to`, as given.
     pub fn to(&self) -> &[Mailbox<'a>] {
         &self.0.to
     }
@@ -123,12 +126,12 @@ impl<'a> Admitted<'a> {
         }
     }
 
-    /// The recipients of a copy.
+    /// The recipients in `cc`, as given.
     pub fn cc(&self) -> &[Mailbox<'a>] {
         &self.0.cc
     }
 
-    /// The hidden recipients.
+    /// The recipients in `bcc`, as given.
     pub fn bcc(&self) -> &[Mailbox<'a>] {
         &self.0.bcc
     }
@@ -138,17 +141,17 @@ impl<'a> Admitted<'a> {
         self.0.to.iter().chain(&self.0.cc).chain(&self.0.bcc)
     }
 
-    /// How many there are.
+    /// Number of recipients in `to`, `cc` and `bcc` together.
     pub fn recipient_count(&self) -> u64 {
         (self.0.to.len() + self.0.cc.len() + self.0.bcc.len()) as u64
     }
 
-    /// Where replies go.
+    /// Mailboxes to which replies go; empty if they go to the sender.
     pub fn reply_to(&self) -> &[Mailbox<'a>] {
         &self.0.reply_to
     }
 
-    /// The subject.
+    /// The subject, as given.
     pub fn subject(&self) -> &'a str {
         self.0.subject
     }
@@ -158,7 +161,7 @@ impl<'a> Admitted<'a> {
         self.0.body
     }
 
-    /// The custom headers.
+    /// The custom headers, in the order given.
     pub fn headers(&self) -> &[(&'a str, &'a str)] {
         &self.0.headers
     }
@@ -173,12 +176,12 @@ impl<'a> Admitted<'a> {
         self.0.metadata.as_deref()
     }
 
-    /// How urgent it is, and for how long it may be sent.
+    /// Priority of the message, and time for which it may be sent.
     pub fn terms(&self) -> Terms {
         self.1
     }
 
-    /// The field of the request by which it has terms of its own, if there is one.
+    /// The field of the request that names terms of its own, if there is one.
     pub fn field_of_terms(&self) -> Option<&'static str> {
         let Self(SendRequest { priority, expires_in, .. }, _) = self;
         let priority = priority.map(|_| "priority");

@@ -1,4 +1,4 @@
-//! Alerts: what operators are told by posts to a receiver of their own, and when a post is tried.
+//! Alerts: posts to a receiver that inform operators, and the times at which a post is tried.
 //!
 //! Pure values: who posts, and where, is not known here.
 
@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::id::{KeyId, OrganisationId};
 use crate::time::Timestamp;
 
-/// Time for which a condition holds before it is told of. Most that ends sooner by itself needs nobody.
+/// Time for which a condition holds before operators are informed of it. Most conditions that end
+/// sooner need nobody's action.
 pub const LASTING: Duration = Duration::from_mins(1);
-/// Time before the end of an API key at which operators are told of it.
+/// Time before the end of an API key at which operators are informed of it.
 pub const EXPIRY_NOTICE: Duration = Duration::from_hours(7 * 24);
 
 /// Waits after the first, the second … failed attempt. Later ones are [`LATER_DELAY`] apart.
@@ -20,32 +21,34 @@ const FIRST_DELAYS: [Duration; 5] = [
     Duration::from_mins(5),
     Duration::from_mins(10),
 ];
-/// A receiver that was down for an hour knows the last state a quarter of an hour later at most.
+/// A receiver that was down for an hour gets the last state a quarter of an hour later at most.
 const LATER_DELAY: Duration = Duration::from_mins(15);
-/// Attempts of 24 hours. What does not hold any more is given up after the last of them.
+/// Number of attempts in 24 hours. News of a condition that has ended is given up after the last of
+/// them.
 pub const MAX_ATTEMPTS: u32 = 100;
-/// Wait after an attempt for a condition that still holds after so many.
+/// Wait after that many attempts for a condition that still holds.
 const HOURLY: Duration = Duration::from_hours(1);
-/// The most by which a wait is made longer at random, as a part of it.
+/// The largest random addition to a wait, as a part of it.
 const JITTER: f64 = 0.1;
 
-/// Subject of an alert. Newer news of it takes the place of older that was not posted yet.
+/// Subject of an alert. Newer news of it replaces older news that was not posted yet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AlertKey {
-    /// Condition of a node; the name is empty if it is one of all nodes, or if there is one node.
+    /// Condition of a node. The name is empty if the condition is one of all nodes, or if there is
+    /// one node.
     Condition {
         /// Name of the node.
         node: String,
         /// Code of the condition.
         code: String,
-        /// Organisation, domain, endpoint or whatever else the condition is about, if it names one.
+        /// Organisation, domain, endpoint or other subject of the condition, if it names one.
         about: String,
     },
     /// Verification of a sender domain.
     Domain {
-        /// Organisation that the domain is of.
+        /// Organisation of the domain.
         organisation: OrganisationId,
-        /// Name of the domain.
+        /// Name of the domain, as A-labels.
         name: String,
     },
     /// End of an API key.
@@ -58,7 +61,7 @@ pub enum AlertKey {
 }
 
 impl AlertKey {
-    /// Returns the node that it is of; `None` if it is of none, or of all.
+    /// Returns the node of the subject; `None` if it is of none, or of all.
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Condition { node, .. } | Self::Start { node } => {
@@ -69,20 +72,20 @@ impl AlertKey {
     }
 }
 
-/// Condition, as operators are told of it.
+/// Condition as the operators' page and alerts show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldCondition {
     /// Word for how bad it is.
     pub severity: String,
     /// Sentence that says what is wrong.
     pub message: String,
-    /// What to do.
+    /// Sentence that says what to do next.
     pub advice: String,
-    /// Beginning of the condition.
+    /// Time since which the condition holds.
     pub since: Timestamp,
 }
 
-/// Event that operators are told of.
+/// Event that operators are informed of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlertEvent {
     /// The condition holds.
@@ -91,15 +94,15 @@ pub enum AlertEvent {
     Cleared(ToldCondition),
     /// SES lets the account send from the domain.
     DomainVerified,
-    /// SES has given up looking for the domain's records, or does not accept the domain any more.
+    /// SES has given up on the domain's records, or does not accept the domain any more.
     DomainFailed,
-    /// The key ends soon.
+    /// The key ends within [`EXPIRY_NOTICE`].
     KeyExpiring {
-        /// Organisation that the key is of.
+        /// Organisation of the key.
         organisation: OrganisationId,
-        /// Label of the key.
+        /// Label that the operator gave to the key.
         label: String,
-        /// End of the key.
+        /// Time from which the key lets nobody in.
         expires_at: Timestamp,
     },
     /// The node has started: all conditions that hold are listed.
@@ -109,24 +112,24 @@ pub enum AlertEvent {
 /// Latest event of a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// Time of the event, which also tells it from others of the same subject.
+    /// Time of the event. It distinguishes the event from others of the same subject.
     pub at: Timestamp,
     /// The event.
     pub event: AlertEvent,
 }
 
-/// How far the posts of some news are.
+/// Progress of the posts of some news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AlertDelivery {
-    /// Time of the news.
+    /// Time of the news that is posted.
     pub of: Timestamp,
-    /// Attempts that failed.
+    /// Number of attempts that failed.
     pub attempts: u32,
-    /// What follows.
+    /// The next attempt, or the end of them.
     pub next: NextAttempt,
 }
 
-/// What follows the attempts so far.
+/// Next attempt after those so far, or the end of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAttempt {
     /// Another one at this time.
@@ -137,7 +140,7 @@ pub enum NextAttempt {
     GivenUp,
 }
 
-/// Subject with its latest event and how far the posts about that are.
+/// Subject with its latest event and the progress of the posts about that event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
     /// Latest event.
@@ -147,7 +150,7 @@ pub struct Alert {
 }
 
 impl Alert {
-    /// Returns an alert of which nothing was posted yet.
+    /// Returns an alert with no post so far.
     pub const fn new(news: News) -> Self {
         let at = news.at;
         let delivery = AlertDelivery { of: at, attempts: 0, next: NextAttempt::At(at) };
@@ -178,7 +181,7 @@ impl Alert {
         self.delivery.of != self.news.at || matches!(self.delivery.next, NextAttempt::At(_))
     }
 
-    /// Returns true if nothing is left to be told or kept.
+    /// Returns true if nothing is left to be posted or kept.
     fn is_over(&self) -> bool {
         !self.is_waiting() && self.holding().is_none()
     }
@@ -198,8 +201,8 @@ impl Alert {
         AlertDelivery { of: self.news.at, attempts, next: NextAttempt::Taken }
     }
 
-    /// Returns the delivery after an attempt at `now` failed; `draw` is taken evenly from 0 to 1. The
-    /// receiver may ask for a longer wait, up to an hour.
+    /// Returns the delivery after an attempt at `now` failed; `draw` is taken evenly from 0 to 1.
+    /// The receiver may ask for a longer wait, up to an hour.
     pub fn failed(&self, now: Timestamp, draw: f64, asked: Option<Duration>) -> AlertDelivery {
         let attempts = self.attempts().saturating_add(1);
         let scheduled = if attempts < MAX_ATTEMPTS {
@@ -216,28 +219,28 @@ impl Alert {
     }
 }
 
-/// Change of an alert. What it does not say stays as it is, so that the node that finds news and the
-/// one that posts it do not undo each other's changes.
+/// Change of an alert. A part that is `None` stays as it is, so that the node that finds news and
+/// the one that posts it do not undo each other's changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlertChange {
-    /// Latest event.
+    /// New latest event, if there is one.
     pub news: Option<News>,
-    /// How far the posts are.
+    /// New progress of the posts, if there is any.
     pub delivery: Option<AlertDelivery>,
 }
 
 impl AlertChange {
-    /// Something happened.
+    /// Returns the change for a new event.
     pub const fn news(at: Timestamp, event: AlertEvent) -> Self {
         Self { news: Some(News { at, event }), delivery: None }
     }
 
-    /// The posts got on.
+    /// Returns the change for new progress of the posts.
     pub const fn delivery(delivery: AlertDelivery) -> Self {
         Self { news: None, delivery: Some(delivery) }
     }
 
-    /// Adds a later change.
+    /// Adds a later change, which replaces the parts that it has.
     pub fn merge(&mut self, later: Self) {
         self.news = later.news.or(self.news.take());
         self.delivery = later.delivery.or(self.delivery.take());
@@ -258,7 +261,7 @@ impl AlertChange {
     }
 }
 
-/// Time from which operators are told that a key ends.
+/// Time from which operators are informed that a key ends.
 pub fn expiry_notice_at(created_at: Timestamp, expires_at: Timestamp) -> Timestamp {
     expires_at.minus(EXPIRY_NOTICE).max(created_at)
 }

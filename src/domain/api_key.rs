@@ -1,4 +1,4 @@
-//! API keys: made here, shown once, kept as a hash alone.
+//! API keys: made here, shown once, stored as a hash only.
 
 use std::fmt;
 
@@ -31,19 +31,19 @@ impl ApiKey {
         Ok(Self(SecretString::from(text)))
     }
 
-    /// Reads a key's text.
+    /// Reads a key's text: `pb_` and 43 base64url characters.
     pub fn parse(text: &str) -> Result<Self, NotAnApiKey> {
         check(text)?;
         Ok(Self(SecretString::from(text)))
     }
 
-    /// What is stored and compared in the key's place. A fast hash is enough: 256 random bits
+    /// Hash that is stored and compared in the key's place. A fast hash is enough: 256 random bits
     /// cannot be guessed.
     pub fn hash(&self) -> ApiKeyHash {
         ApiKeyHash::of_valid(self.reveal())
     }
 
-    /// The key in clear, to be shown to its owner this once.
+    /// The key in clear, which its owner is shown only once.
     pub fn reveal(&self) -> &str {
         self.0.expose_secret()
     }
@@ -54,7 +54,7 @@ impl ApiKey {
 pub struct ApiKeyHash(pub [u8; 32]);
 
 impl ApiKeyHash {
-    /// The hash of a key's text, of which no copy is made.
+    /// The hash of a key's text. No copy of the text is made.
     pub fn of(text: &str) -> Result<Self, NotAnApiKey> {
         check(text)?;
         Ok(Self::of_valid(text))

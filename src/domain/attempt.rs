@@ -1,4 +1,4 @@
-//! One attempt: a call to the provider and what it came to.
+//! One attempt: a call to the provider and its outcome.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::message::{Acceptance, Failure, FailureCode};
 use crate::organisation::OrganisationKind;
 use crate::worded;
 
-/// Who sends: takes a message's ready request and says what became of it.
+/// Sender of messages: takes a message's ready request and returns the outcome of the call.
 ///
 /// An implementation never retries by itself; every call is one attempt.
 pub trait Provider: Send + Sync + 'static {
@@ -31,13 +31,13 @@ pub trait Provider: Send + Sync + 'static {
 /// Encoded request of a message.
 #[derive(Clone)]
 pub enum RequestBody {
-    /// All of it.
+    /// The whole request, in memory.
     Whole(Bytes),
     /// A large one, which is read part by part while it is sent.
     Parts(Arc<dyn RequestParts>),
 }
 
-/// Large request that lies elsewhere.
+/// Large request that is not in memory.
 pub trait RequestParts: Send + Sync {
     /// Bytes of all of it.
     fn len_bytes(&self) -> usize;
@@ -82,7 +82,7 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-/// What one attempt came to.
+/// Outcome of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The provider accepted the message.
@@ -92,35 +92,35 @@ pub enum Outcome {
     },
     /// It did not, or it is not known whether it did.
     NotSent(Problem),
-    /// No call was started: there was nothing to sign it with.
+    /// No call was started: there were no credentials to sign it with.
     NotCalled(Problem),
 }
 
-/// Why an attempt did not end in acceptance.
+/// Reason why an attempt did not end in acceptance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What kind of problem, which decides what happens next.
+    /// Kind of the problem, which decides what happens next.
     pub kind: ProblemKind,
     /// The provider's own name for it, such as `MessageRejected`.
     pub provider_code: Option<String>,
-    /// What the provider said, or what went wrong; without addresses of recipients.
+    /// The provider's text, or a description of the fault; without addresses of recipients.
     pub message: String,
-    /// How long the provider asks to wait.
+    /// Time that the provider asks to wait.
     pub retry_after: Option<Duration>,
-    /// What the provider's answer says beside the kind.
+    /// Content of the provider's answer beyond the kind.
     pub answer: ProviderAnswer,
 }
 
-/// What the provider's answer says beside the kind of problem.
+/// Content of the provider's answer beyond the kind of problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderAnswer {
     /// There is none: it was lost, or no call was made.
     Missing,
     /// Its meaning is known.
     Expected,
-    /// Its error has a name that nothing is known of, or none.
+    /// Its error has an unknown name, or none.
     Unexpected {
-        /// The HTTP status.
+        /// The HTTP status of the answer.
         status: u16,
     },
     /// It refuses the request in words that may be about the message or about the set-up.
@@ -132,7 +132,7 @@ pub enum ProviderAnswer {
 pub struct Sentence(u64);
 
 impl Sentence {
-    /// The sentence with this text.
+    /// Returns the sentence with this text.
     pub fn of(text: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
@@ -173,7 +173,7 @@ worded! {
 }
 
 impl Outcome {
-    /// Whether the provider accepted the message, or may have.
+    /// Returns whether the provider accepted the message, or may have accepted it.
     pub const fn acceptance(&self) -> Acceptance {
         match self {
             Self::Sent { .. } => Acceptance::Possible,
@@ -184,7 +184,7 @@ impl Outcome {
 }
 
 impl ProblemKind {
-    /// Whether the provider may have accepted the message all the same.
+    /// Returns whether the provider may have accepted the message in spite of the problem.
     pub const fn acceptance(self) -> Acceptance {
         if matches!(self, Self::Unknown | Self::Crashed) {
             Acceptance::Possible
@@ -277,14 +277,14 @@ impl Problem {
         Failure { provider_code: self.provider_code.clone(), ..failure }
     }
 
-    /// The name of an answer that nothing is known of, or `None` if it is no such answer.
+    /// The name of an unknown answer, or `None` if the answer is known.
     pub fn unexpected_name(&self) -> Option<String> {
         let ProviderAnswer::Unexpected { status } = self.answer else { return None };
         let unnamed = || format!("{status} without an error's name");
         Some(self.provider_code.clone().unwrap_or_else(unnamed))
     }
 
-    /// The provider's own name for the problem and what it said, for operators.
+    /// The provider's own name for the problem and its text, for operators.
     pub fn explained(&self) -> Cow<'_, str> {
         match &self.provider_code {
             Some(name) => format!("{name}: {}", self.message).into(),
@@ -293,16 +293,16 @@ impl Problem {
     }
 }
 
-/// Whether messages turn open and click tracking off for themselves, whatever the account and the
-/// configuration set ask for (SES API v2, `TrackingConfigurationOverrides`).
+/// Use of SES API v2's `TrackingConfigurationOverrides`, by which a message turns open and click
+/// tracking off for itself, whatever the account and the configuration set ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TrackingOverride {
-    /// They do.
+    /// Each message turns tracking off.
     #[default]
     Always,
-    /// They do, unless the endpoint refuses that.
+    /// Each message turns tracking off, unless the endpoint refuses that.
     Auto,
-    /// They do not.
+    /// No message turns tracking off.
     Never,
 }
 

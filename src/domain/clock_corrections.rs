@@ -46,7 +46,7 @@ pub struct TimeRecord {
     pub stamp: Timestamp,
     /// Present doubt, if there is one.
     pub doubt: Option<StoredDoubt>,
-    /// Whether anybody has confirmed the clock.
+    /// Record of confirmations of the clock so far.
     pub assurance: Assurance,
     /// Corrections, in the order of their beginnings.
     pub corrections: Vec<Correction>,
@@ -73,7 +73,7 @@ pub struct Adjustment {
     pub stored: Timestamp,
     /// Present instant by the clock that is right.
     pub right: Timestamp,
-    /// Whether anybody confirmed the clock before.
+    /// Record of confirmations of the clock before this one.
     pub assurance: Assurance,
 }
 
@@ -81,7 +81,7 @@ pub struct Adjustment {
 #[derive(Debug, Clone)]
 pub struct WindowTime {
     now: Timestamp,
-    /// `None` if there is none, which is nearly always: then the time is shared with nobody.
+    /// `None` if there is none, which is the usual case: then the time shares no memory.
     corrections: Option<Arc<[Correction]>>,
 }
 
@@ -160,7 +160,7 @@ pub fn corrected(corrections: &[Correction], stored: Timestamp) -> Timestamp {
     shifted(stored, shift_at(corrections, stored))
 }
 
-/// Returns the milliseconds by which an instant is ahead of another.
+/// Returns the milliseconds by which an instant is ahead of another; negative if it is behind.
 pub fn lead_millis(ahead: Timestamp, of: Timestamp) -> i64 {
     let millis = i128::from(ahead.unix_millis()) - i128::from(of.unix_millis());
     i64::try_from(millis).unwrap_or(if millis < 0 { i64::MIN } else { i64::MAX })
@@ -181,8 +181,9 @@ impl Adjustment {
     ///
     /// Time passed evenly since the first unsure instant, so all instants from there on have the
     /// error of the last one. If nobody confirmed the clock before, earlier instants may have it
-    /// too. They are moved to later only, so that no window ends too early. New instants are stored
-    /// without an error, unless they would then be before instants that are stored already.
+    /// too. They are only moved to later instants, so that no window ends too early. New instants
+    /// are stored without an error, unless they would then be before instants that are stored
+    /// already.
     pub fn applied_to(&self, corrections: &[Correction]) -> Vec<Correction> {
         let first = Correction { from: Timestamp::from_unix_millis(0), shift_millis: 0 };
         let mut all: Vec<_> = std::iter::once(first).chain(corrections.iter().copied()).collect();

@@ -21,9 +21,9 @@ const ESCAPE_BYTES: usize = 3;
 /// Returns a text with its encoded words decoded, wherever they stand in it.
 ///
 /// White space between two of them is dropped, and their bytes are joined before they are decoded
-/// if both have the same charset, because programs split characters (RFC 2047 section 5 forbids it).
-/// Of a word whose charset is not known, or whose bytes are not of its charset, the ASCII bytes are
-/// left.
+/// if both have the same charset, because programs split characters (RFC 2047 section 5 forbids
+/// it). If the charset of a word is not known, or its bytes are not of that charset, only the ASCII
+/// bytes stay.
 pub fn decode(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;
@@ -51,15 +51,15 @@ pub fn decode(text: &str) -> String {
     decoded
 }
 
-/// Returns true if a text has an encoded word in it, or what others take for one: `=?`, and `?=`
-/// after it.
+/// Returns true if a text has an encoded word in it, or something that other programs take for one:
+/// `=?`, and `?=` after it.
 pub fn looks_encoded(text: &str) -> bool {
     first_sign(text).is_some_and(|start| text[start + 2..].contains("?="))
 }
 
-/// Returns where an encoded word may begin first.
+/// Returns the first position at which an encoded word may begin.
 pub(crate) fn first_sign(text: &str) -> Option<usize> {
-    // Hardly any text has the sign, and to see that takes a fraction of the time.
+    // Hardly any text has the sign, and this check takes a fraction of the time.
     if text.contains('=') { text.find("=?") } else { None }
 }
 
@@ -140,7 +140,7 @@ enum Read<'a> {
     NoEnd,
 }
 
-/// Reads what begins with `=?`.
+/// Reads the text that begins with `=?`.
 fn word_at(text: &str) -> Read<'_> {
     const MARK: usize = "=?".len();
     let parts = text[MARK..].split_once('?').and_then(|(charset, rest)| {
@@ -180,7 +180,7 @@ fn from_base64(encoded: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Decodes the encoding "Q" (RFC 2047 section 4.2). What it does not allow stands for itself.
+/// Decodes the encoding "Q" (RFC 2047 section 4.2). Characters that it does not allow are kept.
 fn from_q(encoded: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded.as_bytes();
@@ -227,7 +227,7 @@ mod tests {
                  =?ISO-8859-2?B?dSB1bmRlcnN0YW5kIHRoZSBleGFtcGxlLg==?=",
                 "If you can read this you understand the example.",
             ),
-            // Not as it should be, and read by others all the same.
+            // Not allowed, but read by other programs.
             ("=?utf-8?Q?why?not?=", "why?not"),
             ("=?utf-8?Q?a b?=", "a b"),
             ("=?utf-8?q?a=3?=", "a=3"),

@@ -16,8 +16,9 @@ const USUAL_BYTES: usize = 128;
 ///
 /// One text, because every pending message keeps one: the sender's domain, then each recipient in
 /// the normal form of suppressions, with a line feed before it. No address has a line feed in it.
-/// Behind the domain, which has no space in it, follow `high` if that is the message's priority, and
-/// the milliseconds for which it may be sent if there is such a time, each with a space before it.
+/// Behind the domain, which has no space in it, follow `high` if that is the message's priority,
+/// and the milliseconds for which it may be sent if there is such a time, each with a space before
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope<'a>(Cow<'a, str>);
 
@@ -65,13 +66,14 @@ impl Envelope<'_> {
         Self(Cow::Owned(text))
     }
 
-    /// The message's priority.
+    /// The message's priority: `normal` unless the text says `high`.
     pub fn priority(&self) -> Priority {
         let is_high = self.first_line().skip(1).any(|word| word == Priority::High.as_str());
         if is_high { Priority::High } else { Priority::Normal }
     }
 
-    /// How long after its acceptance the message may be sent, if that has an end of its own.
+    /// Time after its acceptance for which the message may be sent; `None` if it has no end of its
+    /// own.
     pub fn expires_in(&self) -> Option<Duration> {
         let millis = self.first_line().skip(1).find_map(|word| word.parse().ok())?;
         Some(Duration::from_millis(millis))
@@ -92,7 +94,7 @@ impl Envelope<'_> {
         self.0.split('\n').skip(1).map(SuppressedAddress::from_stored)
     }
 
-    /// Number of recipients.
+    /// Number of recipients in `to`, `cc` and `bcc` together.
     pub fn recipient_count(&self) -> u32 {
         u32::try_from(self.0.split('\n').skip(1).count()).expect("at most 50 recipients")
     }

@@ -8,52 +8,52 @@ use crate::time::Timestamp;
 use crate::worded;
 
 worded! {
-    /// How final a bounce is, in SES's terms.
+    /// Finality of a bounce, in SES's terms.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum BounceType {
         /// A hard bounce: the address does not take mail.
         Permanent = "Permanent",
         /// A soft bounce: it may take mail later.
         Transient = "Transient",
-        /// SES could not tell.
+        /// SES could not determine the kind.
         Undetermined = "Undetermined",
     }
 }
 
-/// What happened, with what the provider told of it.
+/// Kind of an event, with the provider's details of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventDetail {
     /// The recipient's server accepted the message.
     Delivery {
-        /// What that server said.
+        /// Answer of that server.
         smtp_response: Option<String>,
     },
     /// The message came back.
     Bounce {
-        /// How final it is.
+        /// Finality of the bounce.
         bounce_type: BounceType,
         /// SES's closer word, such as `General` or `OnAccountSuppressionList`.
         sub_type: String,
-        /// What the recipient's server said.
+        /// Answer of the recipient's server.
         diagnostic_code: Option<String>,
     },
     /// The recipient called it unwanted.
     Complaint {
         /// The feedback report's type, such as `abuse` (RFC 5965).
         feedback_type: Option<String>,
-        /// SES's closer word, such as `OnAccountSuppressionList` where SES itself made the complaint.
+        /// SES's closer word, such as `OnAccountSuppressionList` if SES itself made the complaint.
         sub_type: Option<String>,
     },
     /// SES accepted the message, then refused to send it on (a virus).
     Reject {
-        /// Why.
+        /// SES's reason, such as `Bad content`.
         reason: String,
     },
     /// The recipient's server does not take it for now; SES goes on trying.
     DeliveryDelay {
         /// SES's word for the cause, such as `MailboxFull`.
         delay_type: String,
-        /// What the recipient's server said.
+        /// Answer of the recipient's server.
         diagnostic_code: Option<String>,
     },
 }
@@ -79,16 +79,16 @@ worded! {
 /// One delivery event of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it happened, by the provider's clock.
+    /// Time of the event, by the provider's clock.
     pub occurred_at: Timestamp,
-    /// Whom it concerns, as the provider named them.
+    /// Recipients that the event is about, as the provider named them.
     pub recipients: Vec<String>,
-    /// What happened.
+    /// Kind and details of the event.
     pub detail: EventDetail,
 }
 
 impl Event {
-    /// Its type.
+    /// Type under which a client reads the event.
     pub const fn event_type(&self) -> EventType {
         match self.detail {
             EventDetail::Delivery { .. } => EventType::Delivery,
@@ -99,13 +99,14 @@ impl Event {
         }
     }
 
-    /// What a client sees of it as a message's last event.
+    /// The event as a client reads it in the message's `lastEvent`.
     pub const fn summary(&self) -> LastEvent {
         LastEvent { occurred_at: self.occurred_at, event_type: self.event_type() }
     }
 
-    /// Whether it suppresses its recipients, and why. An address that a list or a check at SES
-    /// stopped is not suppressed here as well: whoever keeps that list decides.
+    /// Returns the reason for which the event suppresses its recipients; `None` if it suppresses
+    /// nobody. An address that a list or a check at SES stopped is not suppressed here as well: the
+    /// owner of that list decides.
     pub fn suppresses(&self) -> Option<SuppressionReason> {
         match &self.detail {
             EventDetail::Bounce { bounce_type: BounceType::Permanent, sub_type, .. } => {
@@ -113,7 +114,8 @@ impl Event {
             }
             EventDetail::Complaint { sub_type, feedback_type } => {
                 let is_stopped = sub_type.as_deref().is_some_and(is_stopped_at_ses);
-                // The report says that the mail was wanted (IANA, "Mail Parameters", Feedback-Type).
+                // The report says that the mail was wanted (IANA, "Mail Parameters",
+                // Feedback-Type).
                 let is_wanted = feedback_type
                     .as_deref()
                     .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
@@ -144,9 +146,9 @@ pub fn is_stopped_at_ses(sub_type: &str) -> bool {
 /// the greatest, whatever order events arrive in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LastEvent {
-    /// When it happened.
+    /// Time of the event, by the provider's clock.
     pub occurred_at: Timestamp,
-    /// What happened.
+    /// Type of the event.
     pub event_type: EventType,
 }
 

@@ -1,9 +1,8 @@
-//! Event feed: the changes of an organisation's messages that its applications are told of, in one
-//! fixed order.
+//! Event feed: changes of an organisation's messages for its applications, in one fixed order.
 //!
 //! A position is an entry's place in that order, and holds the instant at which the entry was
 //! recorded. So positions that are given after a backup was restored are after all those that were
-//! given before, and nobody who follows the feed skips an entry.
+//! given before, and no reader of the feed skips an entry.
 
 use std::fmt;
 use std::str::FromStr;
@@ -95,7 +94,7 @@ impl From<EventType> for FeedEventType {
     }
 }
 
-/// The text is none of the feed's types. Has the one that was probably meant.
+/// The text is none of the feed's types. Holds the type that was probably meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub struct NotAFeedEventType(Option<&'static str>);
 
@@ -167,13 +166,13 @@ pub enum FeedChange {
 /// Entry of the feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedEntry {
-    /// Its place.
+    /// Place of the entry in the order of all entries.
     pub position: FeedPosition,
-    /// When the change was recorded.
+    /// Time at which the change was recorded.
     pub recorded_at: Timestamp,
     /// The message, with the state that it had after the change.
     pub message: Message,
-    /// What changed.
+    /// The change that the entry reports.
     pub change: FeedChange,
 }
 
@@ -183,7 +182,7 @@ impl FeedEntry {
         FeedEventId { position: self.position, message: self.message.id }
     }
 
-    /// Its type.
+    /// Type under which a client reads the entry.
     pub fn event_type(&self) -> FeedEventType {
         match &self.change {
             FeedChange::Sent => FeedEventType::Sent,
@@ -202,7 +201,7 @@ pub struct FeedEventId {
     message: MessageId,
 }
 
-/// What an identifier begins with.
+/// Beginning of each identifier.
 const ID_PREFIX: &str = "evt_";
 
 impl FeedEventId {
@@ -227,7 +226,7 @@ pub struct NotAFeedEventId;
 impl FromStr for FeedEventId {
     type Err = NotAFeedEventId;
 
-    /// Accepts the form alone in which identifiers are shown.
+    /// Accepts only the form in which identifiers are shown.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut bytes = [0; 24];
         let digits = text.strip_prefix(ID_PREFIX).ok_or(NotAFeedEventId)?;
@@ -244,13 +243,13 @@ impl FromStr for FeedEventId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedId(pub u64);
 
-/// Cursor of a reader: the last position that it has seen, and when it was given to the reader.
+/// Cursor of a reader: the last position that it has seen, and the time at which the reader got it.
 /// Valid for 90 days, for the organisation and the data file that it was given for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedCursor {
     /// The last position that the reader has seen.
     pub after: FeedPosition,
-    /// When the reader was given the cursor.
+    /// Time at which the reader got the cursor.
     pub given_at: Timestamp,
 }
 
@@ -261,7 +260,7 @@ const CHECK_BYTES: usize = 8;
 /// Reason why a cursor is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
-    /// It was never given to this organisation.
+    /// It was not given to this organisation, or not by this data file.
     #[error("is not a cursor that this service gave to your organisation")]
     Foreign,
     /// It was given 90 days ago or earlier.
@@ -308,7 +307,7 @@ impl FeedCursor {
         Ok(cursor)
     }
 
-    /// What only the data file's own number gives for this cursor and organisation.
+    /// Digest that only the data file's own number gives for this cursor and organisation.
     fn check(self, feed: FeedId, organisation: OrganisationId) -> [u8; CHECK_BYTES] {
         let mut digest = Sha256::new();
         digest.update(b"pillarbox feed cursor");

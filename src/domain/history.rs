@@ -69,7 +69,7 @@ impl HourSteps {
         Hour(self.first.0.saturating_add(self.count * self.hours_each))
     }
 
-    /// How many steps there are.
+    /// Number of steps.
     pub fn count(self) -> usize {
         usize::try_from(self.count).expect("at least 32 bits")
     }

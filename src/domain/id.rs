@@ -40,8 +40,8 @@ impl MessageId {
         Self::from_bytes(bytes)
     }
 
-    /// Returns the ids that begin with a text: the first 16 characters of an id or more, in any case,
-    /// because fewer only tell a time. `None` if no id begins so.
+    /// Returns the ids that begin with a text: at least the first 16 characters of an id, in any
+    /// case, because fewer hold only a time. `None` if no id begins so.
     pub fn beginning_with(text: &str) -> Option<RangeInclusive<Self>> {
         const FEWEST: usize = 16;
         const LOWEST: &str = "00000000-0000-7000-8000-000000000000";
@@ -56,7 +56,7 @@ impl MessageId {
         Some(with(LOWEST)?..=with(HIGHEST)?)
     }
 
-    /// Returns the id that follows this one; nothing can be before it that is behind this one.
+    /// Returns the id that follows this one. No id is between the two.
     #[must_use]
     pub fn successor(self) -> Self {
         Self(Uuid::from_u128(self.0.as_u128().saturating_add(1)))
@@ -67,7 +67,7 @@ impl MessageId {
         self.0.as_u128()
     }
 
-    /// The instant in the id (RFC 9562, section 5.7): that of acceptance, or a later one where the
+    /// The instant in the id (RFC 9562, section 5.7): that of acceptance, or a later one if the
     /// clock was set back or stood still.
     pub fn instant(&self) -> Timestamp {
         let mut millis = [0; 8];
@@ -100,11 +100,11 @@ impl fmt::Display for MessageId {
 /// The bits of an id behind its instant: `rand_a` and `rand_b` of RFC 9562, 12 and 62 of them.
 const TAIL_BITS: u32 = 74;
 const RAND_B_BITS: u32 = 62;
-/// How many random bytes are taken from the operating system at one time. A call for each id
-/// would cost more than all else about it.
+/// Number of random bytes that are taken from the operating system at one time. A call for each id
+/// would cost more than everything else about it.
 const RANDOM_BYTES: usize = 1_024;
 
-/// Makes message ids that grow strictly, also where the clock stands still or is set back.
+/// Makes message ids that grow strictly, also if the clock stands still or is set back.
 #[derive(Debug)]
 pub struct MessageIds(Mutex<Sequence>);
 
@@ -176,11 +176,11 @@ impl Sequence {
     }
 }
 
-/// An organisation's number. Never given twice, also after the organisation is removed.
+/// An organisation's number. It is not given again, even after the organisation is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrganisationId(pub u32);
 
-/// An API key's number: what an operator names to revoke it.
+/// An API key's number, which an operator names to revoke the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 

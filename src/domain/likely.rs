@@ -1,11 +1,11 @@
-//! What was probably meant by a name that is not known.
+//! Guess of the known name that was meant by an unknown one.
 
 /// Least likeness, from 0 to 1, at which a name is taken for a slip of another one. Two of three
 /// letters are enough.
 const LIKELY: f64 = 0.66;
 
-/// Returns the known name that is most like this one, whatever its case and separators, if any is
-/// like it.
+/// Returns the known name that is most like this one, whatever its case and separators, or `None`
+/// if no name is like it.
 pub fn likely<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
     let name = plain(name);

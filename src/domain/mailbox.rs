@@ -19,16 +19,16 @@ use crate::encoded_words::{first_sign, looks_encoded};
 const DOMAIN_MAX_OCTETS: usize = 255;
 /// The longest local part, in octets (RFC 5321 section 4.5.3.1.1).
 const LOCAL_PART_MAX_OCTETS: usize = 64;
-/// What ends an address, or begins another one, for a program that does not heed quotes.
+/// Characters that end an address, or begin another one, for a program that ignores quotes.
 const DELIMITERS: [u8; 5] = *b"@<>,;";
 
 /// The longest mailbox as it is given, in characters, spaces included.
 pub const MAILBOX_MAX_CHARS: usize = 1_000;
 
-/// Why a text is not a mailbox; shown to the client as the rule that it broke.
+/// Reason why a text is not a mailbox; shown to the client as the rule that it broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MailboxError {
-    /// More than any name and address take.
+    /// Longer than any name and address.
     #[error("has at most {MAILBOX_MAX_CHARS} characters")]
     TooLong,
     /// CR, LF, NUL or another control character anywhere.
@@ -102,7 +102,7 @@ impl<'a> DomainName<'a> {
         &self.0
     }
 
-    /// The name, no longer tied to the text that it was read from.
+    /// The name as a value that does not borrow from the text that it was read from.
     pub fn into_owned(self) -> DomainName<'static> {
         DomainName(Cow::Owned(self.0.into_owned()))
     }
@@ -184,10 +184,11 @@ impl fmt::Display for Address<'_> {
     }
 }
 
-/// A name as RFC 2047 encoded words, also where it is ASCII: many readers decode what looks like an
-/// encoded word even between quotes, and would show another name than the one that was given.
+/// A name as RFC 2047 encoded words, also if it is ASCII: many readers decode anything like an
+/// encoded word even between quotes, and would show another name than the given one.
 fn encoded_words(name: &str) -> String {
-    /// So that a word, in base64, has at most 75 characters (RFC 2047 section 2).
+    /// Largest number of bytes of a word, so that it has at most 75 characters in base64 (RFC 2047
+    /// section 2).
     const MAX_WORD_BYTES: usize = 45;
     let (mut words, mut rest) = (Vec::new(), name);
     while !rest.is_empty() {
@@ -207,7 +208,7 @@ pub struct Mailbox<'a> {
 }
 
 impl<'a> Mailbox<'a> {
-    /// Reads a mailbox. Spaces around the parts are of no account.
+    /// Reads a mailbox. Spaces around the parts are ignored.
     pub fn parse(given: &'a str) -> Result<Self, MailboxError> {
         if has_more_chars(given, MAILBOX_MAX_CHARS) {
             return Err(MailboxError::TooLong);
@@ -250,13 +251,13 @@ impl<'a> Mailbox<'a> {
         self.display_name.as_deref()
     }
 
-    /// The address.
+    /// The address, without the display name.
     pub fn address(&self) -> &Address<'a> {
         &self.address
     }
 
-    /// The ASCII form for a mail header: the display name quoted where it needs it, and as RFC
-    /// 2047 encoded words where it is not ASCII; the domain as A-labels. On one line.
+    /// The ASCII form for a mail header, on one line: the display name in quotes if it needs them,
+    /// and as RFC 2047 encoded words if it is not ASCII; the domain as A-labels.
     pub fn to_header(&self) -> String {
         let address = joined(self.address.local, &self.address.domain);
         let Some(name) = &self.display_name else { return address };
@@ -292,8 +293,8 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Returns true if a text has more than so many characters. A text of a megabyte is not counted,
-/// and no short one is.
+/// Returns true if a text has more than so many characters. Neither a text of a megabyte nor a
+/// short one is counted.
 fn has_more_chars(text: &str, max: usize) -> bool {
     text.len() > max && (text.len() > 4 * max || text.chars().count() > max)
 }

@@ -11,7 +11,8 @@ use crate::time::Timestamp;
 use crate::worded;
 
 worded! {
-    /// Did the provider take the message? What a client reads as `status` (specification section 3).
+    /// Status of a message, which says if the provider took it. A client reads it as `status`
+    /// (specification section 3).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum Status {
         /// Accepted by us, waiting for an attempt.
@@ -28,7 +29,7 @@ worded! {
 }
 
 worded! {
-    /// Why a message is not sent, or not yet, in the contract's words.
+    /// Reason why a message is not sent, or not yet, in the contract's words.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum FailureCode {
         /// The process ended while the body was pending.
@@ -37,7 +38,7 @@ worded! {
         ProviderRejected = "provider_rejected",
         /// The provider could not be reached.
         ProviderUnavailable = "provider_unavailable",
-        /// The provider said: too fast.
+        /// The provider said that we send too fast.
         ProviderThrottled = "provider_throttled",
         /// The provider's daily quota is used up.
         ProviderQuotaExhausted = "provider_quota_exhausted",
@@ -61,11 +62,11 @@ worded! {
 /// Failure information on a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The kind.
+    /// Kind of the failure.
     pub code: FailureCode,
-    /// What happened, for a person to read.
+    /// Description of the failure for a person to read.
     pub message: String,
-    /// The provider's own name for it.
+    /// The provider's own name for the failure, if it gave one.
     pub provider_code: Option<String>,
 }
 
@@ -76,7 +77,7 @@ impl Failure {
     }
 }
 
-/// Whether the provider may have accepted a message that is not known to be sent.
+/// Possibility that the provider accepted a message that is not known to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acceptance {
     /// Every attempt's answer is known, and none accepted it.
@@ -86,7 +87,7 @@ pub enum Acceptance {
 }
 
 impl Acceptance {
-    /// Possible once any attempt's was.
+    /// Returns `Possible` if either of the two is.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -96,7 +97,7 @@ impl Acceptance {
     }
 }
 
-/// Reason why a message that is not sent yet is not sent any more: what an operator did.
+/// Decision of an operator or application to stop a message that is not sent yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
     /// The operator cancelled the message.
@@ -137,29 +138,29 @@ impl Cancellation {
     }
 }
 
-/// Where a stored message stands. That a call is under way is no part of it: after a crash it means
-/// the same as queued.
+/// State of a stored message. A call under way is no part of it: after a crash it means the same as
+/// queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Waiting for an attempt.
     Queued {
         /// The last attempt's failure, while a retry is awaited.
         last_failure: Option<Failure>,
-        /// Whether an earlier attempt may have been accepted.
+        /// Possibility that an earlier attempt was accepted.
         acceptance: Acceptance,
     },
     /// The provider accepted it. Final.
     Sent {
-        /// The provider's identifier.
+        /// The provider's identifier for the message.
         ses_message_id: String,
-        /// When the provider accepted it.
+        /// Time at which the provider accepted it.
         sent_at: Timestamp,
     },
     /// It will not be sent. Final, unless acceptance is possible and an event proves it.
     Failed {
-        /// Why.
+        /// The failure as a client reads it.
         failure: Failure,
-        /// Whether an attempt may have been accepted all the same.
+        /// Possibility that an attempt was accepted all the same.
         acceptance: Acceptance,
     },
     /// A recipient became suppressed. Final.
@@ -169,39 +170,39 @@ pub enum State {
     },
 }
 
-/// What became of a message: the input to [`Message::record`].
+/// Outcome for a message: the input to [`Message::record`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transition {
     /// The provider accepted it.
     Sent {
-        /// The provider's identifier.
+        /// The provider's identifier for the message.
         ses_message_id: String,
-        /// When.
+        /// Time at which the provider accepted it.
         sent_at: Timestamp,
     },
     /// An attempt failed and another will follow.
     RetryLater {
         /// The attempt's failure.
         failure: Failure,
-        /// Whether the attempt may have been accepted.
+        /// Possibility that the attempt was accepted.
         acceptance: Acceptance,
-        /// When it follows, at the earliest, if that is known.
+        /// Earliest time of the next attempt, if it is known.
         next_attempt_at: Option<Timestamp>,
     },
-    /// It is given up.
+    /// The message is given up.
     Failed {
-        /// Why.
+        /// The failure as a client reads it.
         failure: Failure,
-        /// Whether the last attempt may have been accepted.
+        /// Possibility that the last attempt was accepted.
         acceptance: Acceptance,
     },
-    /// The body went with the process that held it.
+    /// The body was lost with the process that held it.
     BodyLost {
-        /// Whether a call may have been accepted.
+        /// Possibility that a call was accepted.
         acceptance: Acceptance,
-        /// What a client reads about it.
+        /// Description of the loss for a client to read.
         message: &'static str,
-        /// When the loss was found.
+        /// Time at which the loss was found.
         found_at: Timestamp,
     },
     /// A recipient became suppressed.
@@ -223,23 +224,23 @@ impl Transition {
     }
 }
 
-/// Whether a transition changed the row.
+/// Result of a transition for the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// It did.
+    /// The transition changed the row.
     Changed,
-    /// The row had reached a final state before: a late or repeated input moves nothing back.
+    /// The row had reached a final state before: a late or repeated input changes nothing.
     AlreadyFinal,
 }
 
-/// A message's record.
+/// Record of a message: everything but its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its identifier.
+    /// Identifier, which sorts by acceptance.
     pub id: MessageId,
-    /// Whose it is.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
-    /// When it was accepted.
+    /// Time of acceptance by us.
     pub created_at: Timestamp,
     /// The sender as given.
     pub from: String,
@@ -249,31 +250,31 @@ pub struct Message {
     pub subject: String,
     /// The client's own names and values, if it gave any.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// How urgent it is, and for how long it may be sent.
+    /// Priority, and time for which it may be sent.
     pub terms: Terms,
     /// Calls to the provider that were started; after a crash, a lower bound.
     pub attempts: u32,
-    /// Where it stands.
+    /// Progress of sending.
     pub state: State,
-    /// Its latest delivery event.
+    /// Latest delivery event, if the provider reported one.
     pub last_event: Option<LastEvent>,
-    /// Calls that were started, if the node that holds the message has told that one is under way.
+    /// Number of started calls, if the node that holds the message has reported a call under way.
     /// It is no part of the record.
     pub calling: Option<u32>,
 }
 
 impl Message {
-    /// Whether the record is older than the retention, and so no longer there for any reader.
+    /// Returns true if the record is older than the retention. No reader gets it any more.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.created_at.is_past(RECORD_RETENTION, now)
     }
 
-    /// Until when it may be sent, if it has an end of its own.
+    /// Time until which it may be sent; `None` if it has no end of its own.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.terms.expires_in.map(|expires_in| self.created_at.plus(expires_in))
     }
 
-    /// Its stored status.
+    /// Status by the stored state; it is not `sending`.
     pub const fn status(&self) -> Status {
         match self.state {
             State::Queued { .. } => Status::Queued,
@@ -283,7 +284,7 @@ impl Message {
         }
     }
 
-    /// The failure that a client reads: none once sent.
+    /// The failure that a client reads; `None` once sent.
     pub const fn failure(&self) -> Option<&Failure> {
         match &self.state {
             State::Queued { last_failure, .. } => last_failure.as_ref(),
@@ -292,7 +293,7 @@ impl Message {
         }
     }
 
-    /// Records what became of the message after `attempts` calls in all.
+    /// Records the outcome for the message after `attempts` calls in all.
     pub fn record(&mut self, attempts: u32, transition: Transition) -> Recorded {
         let State::Queued { acceptance: before, .. } = self.state else {
             // A call that an event's proof overtook was started all the same.

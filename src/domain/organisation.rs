@@ -47,12 +47,12 @@ impl fmt::Display for OrganisationName {
 }
 
 worded! {
-    /// How far a sender domain is verified.
+    /// Verification state of a sender domain.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum DomainState {
-        /// The provider has not verified it yet; it cannot be sent from.
+        /// The provider has not verified the domain yet; no message may be sent from it.
         Pending = "pending",
-        /// The provider says that it may be sent from.
+        /// The provider says that messages may be sent from the domain.
         Verified = "verified",
         /// The operator said so, without asking the provider.
         Assumed = "assumed",
@@ -60,39 +60,39 @@ worded! {
 }
 
 impl DomainState {
-    /// Whether messages may be sent from the domain.
+    /// Returns true if messages may be sent from the domain.
     pub const fn is_verified(self) -> bool {
         matches!(self, Self::Verified | Self::Assumed)
     }
 }
 
-/// Whether an organisation may send from a domain now.
+/// Permission of an organisation to send from a domain now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderStatus {
-    /// It may.
+    /// The organisation may send.
     Verified,
     /// The domain is the organisation's, and the provider does not let it send for now.
     Unverified,
-    /// The domain is not the organisation's, or not any more.
+    /// The domain does not belong to the organisation, or no longer.
     DomainRemoved,
-    /// There is no such organisation, or not any more.
+    /// The organisation does not exist, or no longer.
     OrganisationRemoved,
 }
 
 /// A domain that an organisation sends from, or wants to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SenderDomain {
-    /// Whose it is.
+    /// Organisation that sends from the domain.
     pub organisation: OrganisationId,
     /// The name, as A-labels in lower case.
     pub name: String,
-    /// How far it is verified.
+    /// Verification state of the domain.
     pub state: DomainState,
-    /// When it was added.
+    /// Time at which it was added.
     pub added_at: Timestamp,
-    /// Since when it is in its state.
+    /// Time since which it is in its state.
     pub since: Timestamp,
-    /// What the provider last said of it; `None` where it was never asked.
+    /// The provider's last answer about it; `None` if the provider was not asked yet.
     pub last_check: Option<DomainCheck>,
 }
 
@@ -115,51 +115,51 @@ impl SenderDomain {
     }
 }
 
-/// What the provider said of a domain, and when.
+/// The provider's answer about a domain, with its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DomainCheck {
-    /// When it was asked.
+    /// Time of the question.
     pub at: Timestamp,
-    /// What it said.
+    /// Content of the answer.
     pub finding: Finding,
 }
 
-/// Where the provider stands in verifying a domain.
+/// Progress of the provider's verification of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finding {
-    /// It may be sent from.
+    /// Messages may be sent from it.
     Verified,
-    /// The provider still looks for its DNS records.
+    /// The provider still searches for its DNS records.
     Pending,
-    /// The provider could not look, and tries again.
+    /// The provider could not check, and tries again.
     TemporaryFailure,
-    /// The provider has given up looking.
+    /// The provider has given up.
     Failed,
     /// The provider knows no such domain.
     Unknown,
 }
 
-/// An API key as stored: never the key itself.
+/// An API key as stored: its hash and what it may do, without the key itself.
 #[derive(Debug, Clone)]
 pub struct ApiKeyEntry {
-    /// Its number.
+    /// Number by which an operator names it.
     pub id: KeyId,
-    /// Whose it is.
+    /// Organisation that the key lets in.
     pub organisation: OrganisationId,
-    /// What the operator calls it.
+    /// Label that the operator gave to it.
     pub label: String,
-    /// When it was made.
+    /// Time at which it was made.
     pub created_at: Timestamp,
-    /// When it stops letting anybody in; `None` for never.
+    /// Time from which it lets nobody in; `None` if it has no end.
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
-    /// What it may be used for.
+    /// Rights of the key.
     pub rights: Arc<KeyRights>,
 }
 
 impl ApiKeyEntry {
-    /// Whether it lets in at `now`: not from the moment of its expiry on.
+    /// Returns true if the key lets in at `now`: not from the moment of its expiry on.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.expires_at.is_none_or(|end| now < end)
     }
@@ -176,13 +176,13 @@ worded! {
     }
 }
 
-/// What an API key may be used for, and what it says of its messages.
+/// Rights of an API key, and terms of messages that name none themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRights {
     /// At least one.
     pub scopes: BTreeSet<Scope>,
-    /// Domains that its senders may be of, as A-labels in lower case. If there is none, each domain of
-    /// the organisation.
+    /// Domains that its senders may be of, as A-labels in lower case. If the set is empty, each
+    /// domain of the organisation.
     pub domains: BTreeSet<String>,
     /// Terms of messages that name none themselves.
     pub defaults: MessageDefaults,
@@ -195,7 +195,7 @@ impl KeyRights {
         Self { scopes: Scope::ALL.into(), domains: BTreeSet::new(), defaults }
     }
 
-    /// Whether messages of this sender domain may be sent with the key.
+    /// Returns true if messages of this sender domain may be sent with the key.
     pub fn allow_sender(&self, name: &str) -> bool {
         self.domains.is_empty() || self.domains.contains(name)
     }
@@ -204,15 +204,15 @@ impl KeyRights {
 /// An organisation as the service knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Organisation {
-    /// Its number.
+    /// Number, which is not given again.
     pub id: OrganisationId,
-    /// Its name.
+    /// Name, as the operator gave it.
     pub name: OrganisationName,
-    /// Where its mail goes.
+    /// Destination of its mail.
     pub kind: OrganisationKind,
     /// The operator's order that its mail waits, if there is one.
     pub pause: Option<Pause>,
-    /// The most that it may send.
+    /// The largest numbers of recipients that it may send to.
     pub limits: Limits,
 }
 
@@ -224,7 +224,7 @@ impl Organisation {
 }
 
 worded! {
-    /// Destination of an organisation's mail. It never changes (contract, section 15).
+    /// Destination of an organisation's mail. It does not change (contract, section 15).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum OrganisationKind {
         /// It goes to the provider.
@@ -237,14 +237,14 @@ worded! {
 /// An operator's order that an organisation's mail waits: no call to the provider starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// When it was given.
+    /// Time at which the order was given.
     pub since: Timestamp,
-    /// What happens to send requests meanwhile.
+    /// Treatment of send requests meanwhile.
     pub requests: PausedRequests,
 }
 
 worded! {
-    /// What happens to the send requests of an organisation that is paused.
+    /// Treatment of the send requests of a paused organisation.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum PausedRequests {
         /// They are accepted, and wait.
@@ -272,7 +272,7 @@ impl Limits {
     pub const NONE: Self =
         Self { per_minute: None, per_hour: None, per_day: None, per_month: None };
 
-    /// Whether there is none.
+    /// Returns true if there is no limit.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }

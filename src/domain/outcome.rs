@@ -1,4 +1,4 @@
-//! Outcome of a message: one word for how far it got, out of its status and its latest event.
+//! Outcome of a message: one word for its progress, from its status and its latest event.
 //!
 //! Operators read it. A client reads the two apart, as `status` and `lastEvent`: whether the
 //! provider took the message, and what it reported after that.
@@ -10,7 +10,7 @@ use crate::message::{Message, Status};
 use crate::worded;
 
 worded! {
-    /// How far a message got: its status, or after `sent` its latest event.
+    /// Progress of a message: its status, or after `sent` its latest event.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum MessageOutcome {
         /// Accepted by us, waiting for an attempt.

@@ -38,7 +38,8 @@ pub const MAX_HEADER_NAME_CHARS: usize = 126;
 /// Longest value of a custom header, in characters (SES v2 API, `MessageHeader.Value`).
 pub const MAX_HEADER_VALUE_CHARS: usize = 995;
 
-/// Most characters of a custom header's name and value together (SES v2 API, `MessageHeader.Value`).
+/// Most characters of a custom header's name and value together (SES v2 API,
+/// `MessageHeader.Value`).
 pub const MAX_HEADER_CHARS: usize = 996;
 
 /// Most files that go with a message.

@@ -1,7 +1,7 @@
 //! A send request: well-formed, and still untrusted.
 //!
 //! The rules are those of the specification (sections 2.1 and 8) and SES's own limits on headers.
-//! Nothing here looks at an organisation; that is `admission`'s part.
+//! Nothing here checks an organisation; that is `admission`'s part.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Draft<'a> {
     pub cc: Option<Vec<&'a str>>,
     /// The hidden recipients.
     pub bcc: Option<Vec<&'a str>>,
-    /// Where replies go.
+    /// Mailboxes to which replies go, in the order given.
     pub reply_to: Vec<&'a str>,
     /// The subject.
     pub subject: Option<&'a str>,
@@ -45,7 +45,7 @@ pub struct Draft<'a> {
     pub text: Option<BodyText<'a>>,
     /// Custom headers, in the order given.
     pub headers: Option<Vec<(&'a str, &'a str)>>,
-    /// Which of them are permitted.
+    /// Rule for the custom headers.
     pub header_policy: HeaderPolicy,
     /// The files that go with it.
     pub attachments: Option<Vec<AttachmentDraft<'a>>>,
@@ -53,22 +53,22 @@ pub struct Draft<'a> {
     pub metadata: Option<Vec<(&'a str, &'a str)>>,
     /// The key that identifies the logical message.
     pub idempotency_key: Option<&'a str>,
-    /// How urgent the message is.
+    /// Word for the message's priority: `high` or `normal`.
     pub priority: Option<&'a str>,
-    /// For how long it may be sent.
+    /// Time for which it may be sent, in humantime's words.
     pub expires_in: Option<&'a str>,
-    /// The kind of message.
+    /// Tag of the message: `transactional` is the only one accepted.
     pub tag: Option<&'a str>,
 }
 
-/// Which custom headers a request may have.
+/// Rule for the custom headers of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HeaderPolicy {
     /// `X-` headers and `List-Unsubscribe` alone (specification section 2.1).
     #[default]
     Specification,
-    /// Those that a message submitted over SMTP may have, apart from what the request's other fields
-    /// say and what SES writes itself.
+    /// Those that a message submitted over SMTP may have, apart from what the request's other
+    /// fields say and what SES writes itself.
     Submission,
 }
 
@@ -76,8 +76,8 @@ pub enum HeaderPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}")]
 pub struct FieldError {
-    /// The one field at fault, as a path such as `to[2]` or `headers.X-Foo`; `None` where several
-    /// are at fault together.
+    /// The one field at fault, as a path such as `to[2]` or `headers.X-Foo`; `None` if several are
+    /// at fault together.
     pub field: Option<String>,
     /// The rule that it breaks, for the client to read.
     pub rule: String,
@@ -94,7 +94,7 @@ impl FieldError {
         Self::new(field, REQUIRED)
     }
 
-    /// Returns true if nothing is wrong but that something required is not there.
+    /// Returns true if the only fault is that something required is missing.
     pub fn is_missing(&self) -> bool {
         [REQUIRED, NO_BODY].contains(&self.rule.as_str())
     }
@@ -107,7 +107,7 @@ impl FieldError {
     }
 }
 
-/// Why a draft is no send request.
+/// Reason why a draft is no send request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
     /// A field breaks a rule.
@@ -122,18 +122,18 @@ impl From<FieldError> for RequestError {
     }
 }
 
-/// The text of a body. Nothing is asked of it but that it is there, so one that came in JSON goes
-/// to the provider, in JSON again, without being decoded.
+/// The text of a body. The only rule is that it is present, so a text that came in JSON goes to the
+/// provider in JSON again, without being decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyText<'a> {
-    /// As it reads.
+    /// The text itself.
     Plain(&'a str),
     /// As it is written between the quotes of a well-formed JSON string (RFC 8259 section 7).
     Json(&'a str),
 }
 
 impl BodyText<'_> {
-    /// Whether it has no character. No character is written as nothing.
+    /// Returns true if it has no character. An empty text is never written with escapes.
     pub const fn is_empty(&self) -> bool {
         let (Self::Plain(text) | Self::Json(text)) = self;
         text.is_empty()
@@ -184,13 +184,13 @@ pub enum Body<'a> {
 pub enum KeyOrigin {
     /// The client gave it with its request.
     Client,
-    /// It was made from a message that was submitted over SMTP, or from the key and the place of an
-    /// element of a batch. The texts of the two never meet.
+    /// It was made from a message that was submitted over SMTP, or from the key and the position of
+    /// an element of a batch. Texts of the two kinds are always different.
     Derived,
 }
 
-/// Begins the text of a key that was made for an element of a batch. No digest of a submission has a
-/// colon in it.
+/// Begins the text of a key that was made for an element of a batch. No digest of a submission has
+/// a colon in it.
 const OF_BATCH: &str = "batch:";
 
 /// A key that identifies a logical message within an organisation: 1 to 256 characters.
@@ -211,7 +211,7 @@ impl<'a> IdempotencyKey<'a> {
         }
     }
 
-    /// Key of a message that was submitted over SMTP; `text` is a digest of what identifies it.
+    /// Key of a message that was submitted over SMTP; `text` is a digest of its identifying parts.
     pub const fn of_submission(text: &'a str) -> Self {
         Self { origin: KeyOrigin::Derived, text }
     }
@@ -231,7 +231,7 @@ impl<'a> IdempotencyKey<'a> {
         self.text
     }
 
-    /// The key, no longer tied to the text that it was read from.
+    /// The key as a value that does not borrow from the text that it was read from.
     pub fn into_owned(self) -> OwnedIdempotencyKey {
         OwnedIdempotencyKey { origin: self.origin, text: self.text.to_owned() }
     }
@@ -251,8 +251,8 @@ impl OwnedIdempotencyKey {
     }
 }
 
-/// The key of an element of a batch whose elements have one key together. No other key meets it: not
-/// that of another element, nor one that a client gives or that a submission has.
+/// The key of an element of a batch whose elements have one key together. It differs from the keys
+/// of other elements, of clients and of submissions.
 pub fn batch_key(of_batch: IdempotencyKey<'_>, index: usize) -> OwnedIdempotencyKey {
     let mut digest = Sha256::new();
     digest.update((index as u64).to_be_bytes());
@@ -280,7 +280,7 @@ pub struct Submission<'a> {
     pub idempotency_key: Option<IdempotencyKey<'a>>,
 }
 
-/// A well-formed send request. Whether its sender and recipients are allowed is not yet known.
+/// A well-formed send request. Its sender and recipients are not yet checked for permission.
 #[derive(Debug, Clone)]
 pub struct SendRequest<'a> {
     pub(crate) from: Mailbox<'a>,
@@ -336,8 +336,8 @@ impl<'a> SendRequest<'a> {
         })
     }
 
-    /// Checks a draft against every rule; the first one broken is the answer, in the order of the
-    /// specification's table of fields, the tag last.
+    /// Checks a draft against every rule. The error is the first broken rule, in the order of the
+    /// specification's table of fields, with the tag last.
     pub fn parse(draft: Draft<'a>) -> Result<Self, RequestError> {
         let from = mailbox("from", required("from", draft.from)?)?;
         let to = mailboxes("to", required("to", draft.to)?)?;
@@ -395,7 +395,7 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// The rules of what has to be there.
+/// The rule for required fields.
 const REQUIRED: &str = "is required";
 const NO_BODY: &str = "at least one of html and text must be present and not empty";
 
@@ -491,8 +491,8 @@ fn checked_headers<'a>(
     Ok(headers)
 }
 
-/// Header fields that other fields of a request say, or that SES writes: who sends, who receives, when,
-/// and how the message is made up (RFC 5322, section 3.6).
+/// Header fields that other fields of a request give, or that SES writes: who sends, who receives,
+/// when, and how the message is made up (RFC 5322, section 3.6).
 const OTHERWISE_GIVEN: [&str; 12] = [
     "From",
     "Sender",

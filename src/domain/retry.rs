@@ -1,7 +1,7 @@
-//! When to try again: exponential backoff with full jitter.
+//! Delay until the next attempt: exponential backoff with full jitter.
 //!
-//! Source: "Exponential Backoff And Jitter", AWS Architecture Blog: the delay is drawn evenly
-//! from zero to the capped exponential, which spreads a backlog's retries best.
+//! Source: "Exponential Backoff And Jitter", AWS Architecture Blog: the delay is drawn evenly from
+//! zero to the capped exponential, which spreads a backlog's retries best.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct Backoff {
     max: Duration,
 }
 
-/// The bounds make no backoff.
+/// The bounds do not make a valid backoff.
 #[derive(Debug, thiserror::Error)]
 #[error("the first delay must be over zero and at most the longest")]
 pub struct BadBackoff;

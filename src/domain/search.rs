@@ -1,4 +1,4 @@
-//! Search: how an operator finds messages by a part of what their records say.
+//! Search: finds messages for an operator by a part of their records.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use crate::outcome::MessageOutcome;
 use crate::suppression::SuppressedAddress;
 use crate::time::Timestamp;
 
-/// Which messages to list. What is not given excludes nothing.
+/// Conditions for messages to list. A field that is not given excludes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageFilter {
     /// Only those accepted before this one.
@@ -44,7 +44,7 @@ pub struct MessageFilter {
 }
 
 impl MessageFilter {
-    /// Returns true if a message has all that is wanted.
+    /// Returns true if a message meets every condition.
     pub fn matches(&self, message: &Message) -> bool {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
             && self.status.is_none_or(|status| status == message.status())
@@ -82,7 +82,7 @@ fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
 pub struct SearchText(String);
 
 impl SearchText {
-    /// Returns what finds this text.
+    /// Returns a search for this text.
     pub fn new(text: &str) -> Self {
         Self(text.to_lowercase())
     }
@@ -92,7 +92,7 @@ impl SearchText {
         if !(self.0.is_ascii() && text.is_ascii()) {
             return text.to_lowercase().contains(&self.0);
         }
-        // Without an allocation: a search looks at very many texts.
+        // Without an allocation: a search checks very many texts.
         let (wanted, text) = (self.0.as_bytes(), text.as_bytes());
         let Some(first) = wanted.first() else { return true };
         let Some(last_start) = text.len().checked_sub(wanted.len()) else { return false };
@@ -113,8 +113,8 @@ impl SearchText {
     }
 }
 
-/// Text that is searched for in every field by which people look for a message: its id, the
-/// provider's id, recipients, the sender's domain, the subject and the metadata.
+/// Text that is searched for in each field that people search by: the message's id, the provider's
+/// id, recipients, the sender's domain, the subject and the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnyField {
     whole: SearchText,
@@ -127,11 +127,11 @@ pub struct AnyField {
     metadata: Option<(String, String)>,
 }
 
-/// The fewest characters of the end of an id that are looked for.
+/// Smallest number of characters of the end of an id that a search accepts.
 const FEWEST_OF_ID_END: usize = 8;
 
 impl AnyField {
-    /// Returns what finds a text.
+    /// Returns a search for a text.
     pub fn new(text: &str) -> Self {
         let text = text.trim();
         let domain = DomainName::parse(text).ok().filter(|_| text.contains('.'));
@@ -159,7 +159,7 @@ impl AnyField {
 
     fn is_sender_domain(&self, from: &str) -> bool {
         let Some(domain) = &self.sender_domain else { return false };
-        // To read an address takes much longer than to see that it cannot be the one.
+        // Reading an address takes much longer than seeing that it cannot be the one.
         (self.whole.is_in(from) || !from.is_ascii()) && is_sent_from(domain, from)
     }
 

@@ -1,7 +1,7 @@
 //! Suppressions: addresses that an organisation must not write to any more.
 //!
-//! Which events suppress: [`suppresses`](crate::event::Event::suppresses). `store::events`
-//! records it.
+//! Events that suppress: [`suppresses`](crate::event::Event::suppresses). `store::events` records
+//! it.
 
 use std::fmt;
 
@@ -69,8 +69,8 @@ impl SuppressedAddress {
     }
 }
 
-/// The words of a text that may be addresses: without what separates them, and without comments (RFC
-/// 5322 section 3.2.2). A quoted string is part of its word.
+/// The words of a text that may be addresses: without what separates them, and without comments
+/// (RFC 5322 section 3.2.2). A quoted string is part of its word.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
     text.split(move |c: char| {
@@ -101,8 +101,8 @@ impl From<&Address<'_>> for SuppressedAddress {
 }
 
 impl fmt::Display for SuppressedAddress {
-    /// As an address that [`SuppressedAddress::parse_stored`] reads: a local part that is no dot-atom is
-    /// quoted again (RFC 5321 section 4.1.2).
+    /// As an address that [`SuppressedAddress::parse_stored`] reads: a local part that is no
+    /// dot-atom is quoted again (RFC 5321 section 4.1.2).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((local, domain)) = self.0.rsplit_once('@') else { return f.write_str(&self.0) };
         if !local.starts_with('"') && EmailAddress::is_valid_local_part(local) {
@@ -114,7 +114,7 @@ impl fmt::Display for SuppressedAddress {
 }
 
 worded! {
-    /// Why an address is suppressed.
+    /// Reason why an address is suppressed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum SuppressionReason {
         /// A permanent bounce.
@@ -133,14 +133,14 @@ impl SuppressionReason {
     }
 }
 
-/// One suppressed address of an organisation, or of all of them. Never expires.
+/// One suppressed address of an organisation, or of all of them. It has no expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suppression {
-    /// The address.
+    /// Address in the form in which suppressions are compared.
     pub address: SuppressedAddress,
-    /// Why.
+    /// Reason of the suppression.
     pub reason: SuppressionReason,
-    /// Since when.
+    /// Time since which it is suppressed.
     pub since: Timestamp,
     /// The message that caused it, unless an operator did.
     pub cause: Option<MessageId>,

@@ -1,4 +1,4 @@
-//! Terms of a message: how urgent it is, and for how long it may be sent.
+//! Terms of a message: its priority, and the time for which it may be sent.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ worded! {
 pub enum MessagePriority {
     /// The request named it.
     Given(Priority),
-    /// The request named none: it is the API key's, or `normal`.
+    /// The request named none: the priority is the API key's, or `normal`.
     Default(Priority),
 }
 
@@ -52,8 +52,8 @@ impl MessagePriority {
 pub struct Terms {
     /// Its priority.
     pub priority: MessagePriority,
-    /// How long after its acceptance it may be sent, in whole milliseconds; without an end of its own
-    /// if there is none.
+    /// Time after its acceptance for which it may be sent, in whole milliseconds; `None` if it has
+    /// no end of its own.
     pub expires_in: Option<Duration>,
 }
 
@@ -77,12 +77,12 @@ impl Terms {
     }
 }
 
-/// What an API key says of its messages that say nothing themselves.
+/// Terms that an API key gives to messages that name none themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MessageDefaults {
     /// Their priority.
     pub priority: Priority,
-    /// How long after their acceptance they may be sent.
+    /// Time after their acceptance for which they may be sent; `None` for no end.
     pub expires_in: Option<Duration>,
 }
 
@@ -91,7 +91,7 @@ pub struct MessageDefaults {
 #[error("must be a duration from 1m to 7d, such as 10m or 1h 30m")]
 pub struct NotAnExpiry;
 
-/// Reads for how long a message may be sent, in humantime's words.
+/// Reads the time for which a message may be sent, in humantime's words.
 pub fn parse_expires_in(text: &str) -> Result<Duration, NotAnExpiry> {
     let read = humantime::parse_duration(text).map_err(|_| NotAnExpiry)?;
     if !(MIN_EXPIRES_IN..=MAX_EXPIRES_IN).contains(&read) {

@@ -84,7 +84,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(duration)))
     }
 
-    /// Whether `window` has passed between `self` and `now`: true from exactly `window` on.
+    /// Returns true if `window` has passed between `self` and `now`: true from exactly `window` on.
     pub fn is_past(self, window: Duration, now: Timestamp) -> bool {
         now.0.saturating_sub(self.0) >= millis(window)
     }
@@ -95,7 +95,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Instants before the epoch (a clock that was never set) count as the epoch.
+    /// Instants before the epoch (a clock that was not set) count as the epoch.
     fn from(time: SystemTime) -> Self {
         Self(millis(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
     }

@@ -1,5 +1,5 @@
-//! A message's timeline: its acceptance, its attempts, restarts of the service, its end and its events,
-//! in one list (contract, section 1, "Timeline").
+//! A message's timeline: its acceptance, its attempts, restarts of the service, its end and its
+//! events, in one list (contract, section 1, "Timeline").
 
 use crate::event::Event;
 use crate::message::{Failure, FailureCode, Message, State};
@@ -12,7 +12,7 @@ pub const FIRST_ATTEMPTS: u32 = 10;
 pub const LAST_ATTEMPTS: u32 = 40;
 
 worded! {
-    /// Kind of a step that neither the record nor an event tells.
+    /// Kind of a step that neither the record nor an event shows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum StepKind {
         /// An attempt failed, and another was to follow.
@@ -25,7 +25,7 @@ worded! {
         Cancelled = "cancelled",
         /// Its own time was over.
         Expired = "expired",
-        /// The process that held it ended, and the next one went on with it.
+        /// The process that held it ended, and the next one continued with it.
         Restarted = "restarted",
     }
 }
@@ -43,23 +43,23 @@ impl StepKind {
 /// Step that is kept for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// When it happened.
+    /// Time of the step.
     pub at: Timestamp,
-    /// What happened.
+    /// Kind of the step.
     pub kind: StepKind,
     /// Number of the attempt, from 1 on, if it was one.
     pub attempt: Option<u32>,
     /// Attempts until then, this one included.
     pub attempts: u32,
-    /// Why, unless it is a restart.
+    /// Failure of the attempt or message; `None` for a restart.
     pub failure: Option<Failure>,
-    /// When the next attempt was to follow, at the earliest.
+    /// Earliest time of the next attempt, if there was to be one.
     pub next_attempt_at: Option<Timestamp>,
 }
 
 impl Step {
-    /// Returns the end that a message has come to at `at`, by its last attempt if `attempt` says so;
-    /// `None` if it has not failed.
+    /// Returns the end that a message has come to at `at`, by its last attempt if `attempt` says
+    /// so; `None` if it has not failed.
     pub fn end(message: &Message, attempt: Option<u32>, at: Timestamp) -> Option<Self> {
         let (kind, failure) = match &message.state {
             State::Queued { .. } | State::Sent { .. } => return None,
@@ -94,9 +94,9 @@ pub enum Entry {
     EndAtUnknownTime(Step),
     /// The provider accepted the message.
     Sent {
-        /// When.
+        /// Time of the acceptance.
         at: Timestamp,
-        /// Number of the attempt.
+        /// Number of the attempt, from 1 on.
         attempt: u32,
     },
     /// An event.
@@ -116,8 +116,8 @@ impl Entry {
     }
 }
 
-/// Returns a message's timeline, oldest first. `steps` are in their order. `restarted_at` is the start
-/// of the process that went on with the message, if no step tells of that yet.
+/// Returns a message's timeline, oldest first. `steps` are in their order. `restarted_at` is the
+/// start of the process that continued with the message, if no step shows it yet.
 pub fn timeline(
     message: &Message,
     steps: Vec<Step>,
@@ -160,8 +160,8 @@ pub fn timeline(
     in_order(entries)
 }
 
-/// Sorts entries behind the first one by their times. One without a time stays before the one that it
-/// was before.
+/// Sorts entries behind the first one by their times. One without a time stays before the one that
+/// it was before.
 fn in_order(entries: Vec<Entry>) -> Vec<Entry> {
     let mut next = Timestamp::from_unix_millis(u64::MAX);
     let mut timed = Vec::with_capacity(entries.len());

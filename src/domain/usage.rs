@@ -1,5 +1,5 @@
-//! Usage of an organisation: recipients of its accepted messages by UTC minutes, hours, days and months,
-//! and the limits of these (contract, section 15).
+//! Usage of an organisation: recipients of its accepted messages by UTC minutes, hours, days and
+//! months, and the limits of these (contract, section 15).
 
 use std::fmt;
 use std::time::Duration;
@@ -32,7 +32,7 @@ worded! {
 }
 
 impl Period {
-    /// Returns the beginning of the period that an instant is in.
+    /// Returns the beginning of the period of an instant.
     pub fn start(self, at: Timestamp) -> Timestamp {
         let millis = at.unix_millis();
         match self {
@@ -65,15 +65,15 @@ pub fn first_of_month(text: &str) -> Option<Timestamp> {
 /// Recipients that were accepted in one period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// Beginning of the period.
+    /// Beginning of the period, in UTC.
     pub start: Timestamp,
-    /// Recipients.
+    /// Number of recipients.
     pub used: u64,
 }
 
 impl Count {
-    /// Returns the count of the period that `now` is in. A clock that was set back begins no period
-    /// again.
+    /// Returns the count of the period that `now` is in. If the clock was set back, no period
+    /// begins again.
     fn at(self, period: Period, now: Timestamp) -> Self {
         if now < self.start || now < period.end(self.start) {
             return self;
@@ -98,11 +98,11 @@ pub struct Usage {
 /// Limit that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// Its period.
+    /// Period of the limit.
     pub period: Period,
-    /// The most recipients in it.
+    /// Largest number of recipients in it.
     pub limit: u64,
-    /// What is left of it.
+    /// Number of recipients that it still allows.
     pub left: u64,
     /// End of the period and the wait for it, an hour at most; `None` if the request alone has more
     /// recipients than the limit.
@@ -129,7 +129,7 @@ impl fmt::Display for Exceeded {
 }
 
 impl Usage {
-    /// Returns the usage in the periods that `now` is in, but in none before those that are known.
+    /// Returns the usage in the periods of `now`, but not in periods before the known ones.
     #[must_use]
     pub fn at(self, now: Timestamp) -> Self {
         Self {
@@ -173,18 +173,19 @@ impl Usage {
         }
     }
 
-    /// Returns what is used of each limit that is set: its period, the recipients and the limit.
+    /// Returns the usage of each limit that is set: its period, the recipients and the limit.
     pub fn within(&self, limits: &Limits) -> impl Iterator<Item = (Period, u64, u64)> {
         let of = |period| Some((period, self.of(period).used, limits.of(period)?));
         Period::ALL.into_iter().filter_map(of)
     }
 
-    /// Returns the limit that as many recipients more would exceed, if there is one: one that the
-    /// request alone exceeds, else the one whose period ends last. The usage is that of `now`.
+    /// Returns the limit that this many further recipients would exceed, if there is one: one that
+    /// the request alone exceeds, else the one whose period ends last. The usage is that of `now`.
     pub fn exceeded(&self, limits: &Limits, recipients: u64, now: Timestamp) -> Option<Exceeded> {
         let mut exceeded: Option<Exceeded> = None;
         for (period, used, limit) in self.within(limits) {
-            // A limit may be set below what is used already. What adds nothing exceeds none.
+            // A limit may be set below the present usage. A request without recipients exceeds
+            // none.
             if recipients == 0 || used.saturating_add(recipients) <= limit {
                 continue;
             }

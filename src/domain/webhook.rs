@@ -1,5 +1,5 @@
-//! Webhooks: endpoints that are told of an organisation's events, their secrets, and the schedule
-//! of attempts.
+//! Webhooks: endpoints that receive an organisation's events, their secrets, and the schedule of
+//! attempts.
 //!
 //! Pure values: who calls an endpoint, and when, is not known here.
 
@@ -43,10 +43,10 @@ pub const RETRY_DELAYS: [Duration; 9] = [
     Duration::from_hours(20),
     Duration::from_hours(24),
 ];
-/// The most by which a wait is made longer at random, as a part of it.
+/// The largest random addition to a wait, as a part of it.
 const JITTER: f64 = 0.1;
 
-/// An endpoint's number: what an operator names. Never given twice.
+/// An endpoint's number, by which an operator names it. It is not given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WebhookId(pub u32);
 
@@ -70,13 +70,13 @@ pub enum BadWebhookUrl {
     /// It is not a URL.
     #[error("it is not a URL; write it as in https://app.example.com/webhooks")]
     NotAUrl,
-    /// It has another scheme.
+    /// Its scheme is neither `http` nor `https`.
     #[error("its scheme is neither https nor http")]
     Scheme,
     /// It has a user name or a password, which lists would show.
     #[error("it has a user name or a password; deliveries are signed and need none")]
     Credentials,
-    /// It has a fragment, which no server is sent.
+    /// It has a fragment, which no client sends to a server.
     #[error("it has a fragment; leave out what follows the #")]
     Fragment,
 }
@@ -108,7 +108,7 @@ impl WebhookUrl {
         &self.0
     }
 
-    /// The URL's scheme, host and port: of some receivers, what follows is a secret.
+    /// The URL's scheme, host and port. The rest is a secret at some receivers.
     pub fn origin(&self) -> &str {
         let authority = self.0.find("://").map_or(0, |at| at + "://".len());
         let end = self.0[authority..].find(['/', '?']).map_or(self.0.len(), |at| authority + at);
@@ -150,7 +150,7 @@ impl SigningSecret {
         &self.0
     }
 
-    /// The text for the application, to be shown to its owner this once.
+    /// The text for the application. Its owner is shown it only once.
     pub fn reveal(&self) -> String {
         format!("{SECRET_PREFIX}{}", STANDARD.encode(&self.0))
     }
@@ -165,26 +165,26 @@ impl fmt::Debug for SigningSecret {
 /// Secret that was replaced and still signs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplacedSecret {
-    /// The secret.
+    /// Secret that a newer one replaced.
     pub secret: SigningSecret,
-    /// End of its time.
+    /// Time from which it does not sign any more.
     pub until: Timestamp,
 }
 
-/// Fate of the secrets that sign when a new one is made.
+/// Effect of a new secret on the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlierSecrets {
     /// They sign as well, for [`ROTATION_OVERLAP`].
     Sign,
-    /// They sign no more.
+    /// They stop signing now.
     End,
 }
 
 worded! {
-    /// Form of the events that an endpoint is told.
+    /// Form of the events that an endpoint receives.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum WebhookFormat {
-        /// The feed's events.
+        /// Events as in the feed, by Standard Webhooks.
         #[default]
         Standard = "standard",
         /// Events as Resend posts them, with its headers besides those of the standard.
@@ -195,17 +195,17 @@ worded! {
 /// Endpoint of an organisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// Its number.
+    /// Number by which an operator names it.
     pub id: WebhookId,
     /// Organisation of the events.
     pub organisation: OrganisationId,
-    /// Its address.
+    /// URL that the events are posted to.
     pub url: WebhookUrl,
-    /// Types of the events that it is told of.
+    /// Types of the events that it receives.
     pub types: FeedTypes,
     /// Form of the events.
     pub format: WebhookFormat,
-    /// Certificates, as PEM, against which its own is checked; the system's roots if not given.
+    /// Certificates, as PEM, against which its own is checked; `None` for the system's roots.
     pub authority: Option<String>,
     /// Time at which it was added.
     pub created_at: Timestamp,
@@ -213,13 +213,13 @@ pub struct Webhook {
     pub secret: SigningSecret,
     /// Secrets before that one that may still sign, the newest first.
     pub replaced: Vec<ReplacedSecret>,
-    /// Whether it is delivered to.
+    /// Delivery state: active or paused.
     pub state: WebhookState,
 }
 
 impl Webhook {
-    /// Gives it a new secret. Those that sign go on for [`ROTATION_OVERLAP`] after the rotation that
-    /// replaced them, the newest [`MAX_SIGNING_SECRETS`] of all; or they end now.
+    /// Gives the endpoint a new secret. Earlier secrets sign for [`ROTATION_OVERLAP`] after the
+    /// rotation that replaced them, the newest [`MAX_SIGNING_SECRETS`] of all; or they end now.
     pub fn rotate(&mut self, secret: SigningSecret, earlier: EarlierSecrets, now: Timestamp) {
         let secret = std::mem::replace(&mut self.secret, secret);
         match earlier {
@@ -240,33 +240,34 @@ impl Webhook {
     }
 }
 
-/// Whether an endpoint is delivered to.
+/// Delivery state of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WebhookState {
-    /// It is.
+    /// Its events are delivered.
     Active,
-    /// It is not, until an operator resumes it; its events wait.
+    /// Its events wait until an operator resumes it.
     Paused {
-        /// Who paused it.
+        /// Cause of the pause.
         by: PausedBy,
-        /// Time at which that was.
+        /// Time of the pause.
         since: Timestamp,
     },
 }
 
-/// Who paused an endpoint.
+/// Cause of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PausedBy {
-    /// An operator.
+    /// An operator paused it.
     Operator,
-    /// The endpoint itself, which answered 410 (Standard Webhooks 1.0.0, "Responding to webhooks").
+    /// The endpoint answered 410 (Standard Webhooks 1.0.0, "Responding to webhooks").
     Endpoint,
 }
 
-/// How far an endpoint's deliveries are.
+/// Progress of an endpoint's deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebhookCursor {
-    /// Grows if an operator moves the cursor, so that what was under way before does not count.
+    /// Generation of the cursor. It grows if an operator moves the cursor, so that deliveries that
+    /// began before do not count.
     pub turn: u32,
     /// Every event up to here is delivered or waits for its next attempt.
     pub position: FeedPosition,
@@ -293,14 +294,14 @@ impl fmt::Display for AttemptFailure {
     }
 }
 
-/// Delivery that failed at least once, or that an operator asked for.
+/// Delivery that failed at least once, or that an operator requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redelivery {
     /// Place of its event in the feed.
     pub position: FeedPosition,
     /// Attempts so far.
     pub attempts: u32,
-    /// Time of the last attempt, with its failure; `None` if an operator asked for the delivery.
+    /// Time of the last attempt, with its failure; `None` if an operator requested the delivery.
     pub last: Option<(Timestamp, AttemptFailure)>,
 }
 
@@ -314,15 +315,15 @@ pub struct WaitingDelivery {
 }
 
 impl WaitingDelivery {
-    /// Its time and its event's position, which tell it from others.
+    /// Its time and its event's position, which identify it.
     pub const fn key(&self) -> (Timestamp, FeedPosition) {
         (self.due, self.delivery.position)
     }
 }
 
-/// Wait after the failed attempt number `attempts`, which is 1 for the first; `draw` is taken evenly
-/// from 0 to 1. The endpoint may ask for a longer wait, up to the next one of the schedule. `None`
-/// after the last attempt.
+/// Wait after the failed attempt number `attempts`, which is 1 for the first; `draw` is taken
+/// evenly from 0 to 1. The endpoint may ask for a longer wait, up to the next one of the schedule.
+/// `None` after the last attempt.
 pub fn retry_delay(attempts: u32, draw: f64, asked: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts).ok()?.checked_sub(1)?;
     let scheduled = *RETRY_DELAYS.get(index)?;

@@ -1,4 +1,4 @@
-//! Enums whose variants have a word each: listed once, with what follows from the list.
+//! Enums whose variants have a word each. The macro makes the code that follows from the list.
 
 /// Defines an enum by its variants and their words. It has `ALL`, every variant in this order, and
 /// `as_str`, a variant's word.

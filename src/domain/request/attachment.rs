@@ -12,7 +12,7 @@ use crate::policy::{
 };
 use crate::request::{BodyText, FieldError, required};
 
-/// Type of a file whose extension tells nothing (RFC 2046, section 4.5.1).
+/// Type of a file whose extension is unknown (RFC 2046, section 4.5.1).
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 /// Extensions of files that SES refuses (SES Developer Guide, "Amazon SES unsupported attachment
@@ -31,11 +31,11 @@ const BLOCKED_EXTENSIONS: [&str; 90] = [
 /// The members of an attachment as read, with no rule checked but their types.
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentDraft<'a> {
-    /// The file's name.
+    /// Name of the file with its extension.
     pub filename: Option<Cow<'a, str>>,
     /// The file's bytes, in base64.
     pub content: Option<BodyText<'a>>,
-    /// Its media type.
+    /// Media type; `None` if it follows from the extension.
     pub content_type: Option<&'a str>,
     /// The name by which HTML refers to it.
     pub content_id: Option<&'a str>,
@@ -130,7 +130,7 @@ fn checked_filename(name: &str) -> Result<&str, FieldError> {
     Ok(extension)
 }
 
-/// Whether a text is a media type without parameters (RFC 6838, section 4.2).
+/// Returns true if a text is a media type without parameters (RFC 6838, section 4.2).
 fn is_media_type(text: &str) -> bool {
     let is_name = |name: &str| {
         let mut bytes = name.bytes();
@@ -147,8 +147,8 @@ fn is_content_id(text: &str) -> bool {
     (1..=MAX_CONTENT_ID_CHARS).contains(&text.len()) && text.bytes().all(is_taken)
 }
 
-/// Whether a text is base64 with padding (RFC 4648, section 4), in JSON with or without escapes:
-/// some encoders write `/` as `\/`. Bits that decode to nothing are zero.
+/// Returns true if a text is base64 with padding (RFC 4648, section 4), in JSON with or without
+/// escapes: some encoders write `/` as `\/`. Bits that decode to nothing must be zero.
 fn is_base64(content: BodyText<'_>) -> bool {
     let mut base64 = Base64::default();
     let is_taken = match content {
@@ -166,7 +166,7 @@ struct Base64 {
     last_digit: u8,
 }
 
-/// What is no digit of base64.
+/// Value of a byte that is no digit of base64.
 const NO_DIGIT: u8 = 0xff;
 
 /// The value of each byte as a digit (RFC 4648, table 1).
@@ -191,7 +191,7 @@ impl Base64 {
         }
         let end = text.iter().rposition(|&b| b != b'=').map_or(0, |last| last + 1);
         let (digits, padding) = text.split_at(end);
-        // Without stopping at the first: there is none, more often than not, and that is faster.
+        // Without a stop at the first: there is usually none, and that is faster.
         let all = digits.iter().fold(0, |all, &b| all | DIGITS[usize::from(b)]);
         if all == NO_DIGIT || (self.padding > 0 && !digits.is_empty()) {
             return None;
