@@ -3,20 +3,22 @@
 //! A wrong wall clock must purge nothing and expire no key. So there are three times:
 //!
 //! - [`Clock::now`] is the wall clock. It is this machine's, or that of the database that several
-//!   nodes have in common ([`Clock::follow`]). So a node with a wrong clock does no harm to others.
-//!   Only what others judge by their own clocks, such as signatures, has [`Clock::machine_time`].
+//!   nodes have in common ([`Clock::follow`]). So a node with a wrong clock does not harm the
+//!   others. Only what others judge by their own clocks, such as signatures, has
+//!   [`Clock::machine_time`].
 //! - [`Clock::record_time`] is the instant that is stored with a new message. It is the wall clock
 //!   while the clock is trusted. During a doubt it is the last trusted instant plus the time that
 //!   has passed since boot.
-//! - [`Clock::window_time`] is the time by which windows are judged. It stands still during a doubt.
+//! - [`Clock::window_time`] is the time by which windows are judged. It stands still during a
+//!   doubt.
 //!
 //! A doubt begins if the wall clock moves by over an hour against the time since boot, or if at the
 //! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
 //! clock agrees again, if the kernel says that its clock is synchronised, or if an operator
 //! confirms the clock. Then the error of the recorded instants is known. The file keeps it as a
-//! correction ([`clock_corrections`](pillarbox_domain::clock_corrections)), so that each message has its real age.
-//! A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock itself writes
-//! nothing. It proposes a record, and goes by it once the record is durable.
+//! correction ([`clock_corrections`](pillarbox_domain::clock_corrections)), so that each message
+//! has its real age. A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock
+//! itself writes nothing. It proposes a record, and goes by it once the record is durable.
 //!
 //! The time since boot is never wrong, so all instants of one process have the same error. A
 //! correction therefore holds for everything that this process stored since its clock was last
@@ -43,10 +45,11 @@ mod kernel;
 
 /// Largest distance between the wall clock and the time since boot that is not a doubt.
 const LARGEST_DRIFT: Duration = Duration::from_hours(1);
-/// Largest distance of a start from the file's time stamp that is not a doubt.
+/// Time for which a check of the clock holds, and largest distance between the wall clock and the
+/// time since boot meanwhile.
 const LONGEST_ABSENCE: Duration = Duration::from_hours(24);
-/// Time for which a look at the clock holds, and largest distance between the wall clock and the time
-/// since boot meanwhile.
+/// Time for which a look at the clock holds, and largest distance between the wall clock and the
+/// time since boot meanwhile.
 const LOOK_HOLDS: Duration = Duration::from_secs(1);
 /// Smallest difference between two instants.
 const TICK: Duration = Duration::from_millis(1);
@@ -60,7 +63,7 @@ struct Inner {
     source: Source,
     /// Read without a lock, because every request asks for the time.
     state: ArcSwap<State>,
-    /// Held by whoever changes the state.
+    /// Held by each caller that changes the state.
     changing: Mutex<()>,
 }
 
@@ -68,7 +71,7 @@ struct Inner {
 enum Source {
     System {
         /// Unix time in milliseconds at which this machine was started, by the clock that it
-        /// follows. It moves if that clock is set. Absent: this machine's clock counts.
+        /// follows. It moves if that clock is set. If it is not set, this machine's clock counts.
         followed: OnceLock<AtomicU64>,
     },
     Manual {
@@ -80,7 +83,7 @@ enum Source {
 
 #[derive(Debug, Clone)]
 struct State {
-    /// Reckoned instant of the last moment without a doubt, and the time since boot then.
+    /// Calculated instant of the last moment without a doubt, and the time since boot then.
     stored: Timestamp,
     since_boot: Duration,
     corrections: Arc<[Correction]>,
@@ -146,14 +149,15 @@ struct End {
     /// First instant to store after the doubt, and the time since boot then.
     stored: Timestamp,
     since_boot: Duration,
-    /// Bound of the corrected run: until the proposal is adopted, instants must be stored before it.
+    /// Bound of the corrected run. Until the proposal is adopted, instants must be stored before
+    /// it.
     before: Timestamp,
 }
 
 /// Result of adopting a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adoption {
-    /// The clock goes by the proposal.
+    /// The clock follows the proposal.
     Adopted,
     /// The clock changed meanwhile; a new proposal is needed.
     Outdated,
@@ -189,9 +193,9 @@ impl Clock {
         Self(Arc::new(Inner { source, state, changing: Mutex::new(()) }))
     }
 
-    /// Compares the clock with a file's record, and goes by the record's corrections. `newest` is
-    /// the last instant that is stored in the file. Call it once, when the file is opened. Without a
-    /// record there is no doubt.
+    /// Compares the clock with a file's record, and applies the record's corrections. `newest` is
+    /// the last instant that is stored in the file. Call it once, when the file is opened. Without
+    /// a record there is no doubt.
     pub fn open(
         &self,
         record: Option<TimeRecord>,
@@ -208,8 +212,7 @@ impl Clock {
             && wall >= expected
             && (wall <= expected.plus(LONGEST_ABSENCE) || is_confirmed);
         let (stored, corrections, doubt) = if is_trusted {
-            // Stored instants never go back. As soon as the clock is past them, no correction is
-            // needed any more.
+            // Stored instants never decrease. No correction is needed once the clock is past them.
             let lead = lead_millis(expected, record.stamp);
             let mut corrections = record.corrections;
             let stored = if lead != 0 && wall > record.stamp {
@@ -227,7 +230,7 @@ impl Clock {
             let begins = StoredDoubt { frozen_at: expected, unsure_from: stored };
             let kept = record.doubt.unwrap_or(begins);
             let cause = if record.doubt.is_some() && self.0.source.is_followed() {
-                // Others go by the same clock, and renew the record as long as they doubt it.
+                // Other nodes follow the same clock, and renew the record as long as they doubt it.
                 Cause::Moved
             } else {
                 Cause::Start { stamp: expected }
@@ -301,14 +304,14 @@ impl Clock {
         self.record_and_window_time().1
     }
 
-    /// Returns the instant whose minutes, hours, days and months count now. It goes on while the wall
-    /// clock is in doubt.
+    /// Returns the instant whose minutes, hours, days and months count now. It goes on while the
+    /// wall clock is in doubt.
     pub fn period_time(&self) -> Timestamp {
         let (stored, window_now) = self.record_and_window_time();
         window_now.corrected(stored)
     }
 
-    /// Returns [`Clock::record_time`] and [`Clock::window_time`] of one look at the clock.
+    /// Returns [`Clock::record_time`] and [`Clock::window_time`] of one check of the clock.
     pub fn record_and_window_time(&self) -> (Timestamp, WindowTime) {
         if let Some((state, stored)) = self.last_look() {
             let now = corrected(&state.corrections, stored);
@@ -389,7 +392,7 @@ impl Clock {
         Proposal { generation, confirmed_by, record, end }
     }
 
-    /// Goes by a proposal from now on. Its record must be durable.
+    /// Follows a proposal from now on. Its record must be durable.
     pub fn adopt(&self, proposal: &Proposal) -> Adoption {
         let Proposal { generation, confirmed_by, record, end } = proposal;
         let _changing = self.changing();
@@ -423,8 +426,8 @@ impl Clock {
         is_end && self.jump().is_none()
     }
 
-    /// Returns the state and the instant to store now, if the last look still holds: the clock was
-    /// trusted a moment ago and has gone on evenly.
+    /// Returns the state and the instant to store now, if the last check still holds: the clock was
+    /// trusted a moment ago and has run evenly since.
     fn last_look(&self) -> Option<(Guard<Arc<State>>, Timestamp)> {
         let state = self.0.state.load();
         let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
@@ -464,8 +467,8 @@ impl Clock {
         self.0.state.load()
     }
 
-    /// Moves a manual clock on, wall clock and time since boot together. The system's clock is not
-    /// ours to move: that call does nothing.
+    /// Moves a manual clock on, wall clock and time since boot together. On the system's clock, the
+    /// call does nothing.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual { wall, since_boot_millis, .. } = &self.0.source {
             let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
@@ -474,16 +477,16 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock's wall time alone, as someone who sets a wrong date does. The system's
-    /// clock is not ours to set: that call does nothing.
+    /// Sets a manual clock's wall time alone, as someone who sets a wrong date does. On the
+    /// system's clock, the call does nothing.
     pub fn set(&self, now: Timestamp) {
         if let Source::Manual { wall, .. } = &self.0.source {
             wall.store(now.unix_millis(), Ordering::SeqCst);
         }
     }
 
-    /// Lets a manual clock's kernel say from now on that it is synchronised. The system's clock is
-    /// not ours to set: that call does nothing.
+    /// Lets a manual clock's kernel say from now on that it is synchronised. On the system's clock,
+    /// the call does nothing.
     pub fn synchronise(&self) {
         if let Source::Manual { synchronised, .. } = &self.0.source {
             synchronised.store(true, Ordering::SeqCst);
@@ -495,8 +498,8 @@ impl Clock {
     }
 }
 
-/// Returns the time since this machine's boot, suspension included: a machine that slept was not set
-/// wrong.
+/// Returns the time since this machine's boot, suspension included: a suspended machine has no
+/// wrong clock.
 fn since_boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::try_from(time).expect("a time since boot is not before it")

@@ -1,7 +1,7 @@
-//! Threads for work that may hang: a look-up of a name, or another program.
+//! Threads for work that may hang: the resolution of a name, or another program.
 //!
-//! Nobody waits for such a thread longer than he wants to. The runtime's own threads for blocking
-//! work are no place for it: store reads run there, and the end of the runtime waits for them.
+//! Each caller limits its own wait for such a thread. The runtime's own threads for blocking work
+//! are no place for it: store reads run there, and the end of the runtime waits for them.
 
 use std::io;
 use std::thread;
@@ -18,7 +18,7 @@ pub async fn run<T: Send + 'static>(
 ) -> io::Result<T> {
     let (done, result) = oneshot::channel();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // The caller may be gone.
+        // The caller may have gone.
         let _ = done.send(work());
     })?;
     result.await.map_err(|_| io::Error::other("the thread panicked"))

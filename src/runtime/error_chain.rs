@@ -1,4 +1,4 @@
-//! The sentence that an error makes together with its sources, and how it goes on.
+//! Sentence of an error and its sources, and the text that continues it.
 
 use std::error::Error;
 
@@ -17,7 +17,8 @@ pub fn error_chain(error: &dyn Error) -> String {
     text
 }
 
-/// Returns a text to which more is added: AWS ends its messages with a full stop, and others do not.
+/// Returns a text that more text may follow: AWS ends its messages with a full stop, and others do
+/// not.
 pub fn without_full_stop(text: &str) -> &str {
     text.trim_end().trim_end_matches('.')
 }

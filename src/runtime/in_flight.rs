@@ -1,11 +1,11 @@
-//! Count of what is in flight, such as calls or connections: each holds a guard.
+//! Count of things in flight, such as calls or connections. Each holds a guard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Number of guards that live. Tells when one is gone.
+/// Number of guards that live. Wakes those that wait if one is dropped.
 #[derive(Debug, Default)]
 pub struct InFlight(Arc<Inner>);
 
@@ -15,19 +15,19 @@ struct Inner {
     lowered: Notify,
 }
 
-/// Guard that is counted until it is dropped: whatever ends its holder, a panic included, drops it.
+/// Guard that is counted until it is dropped. Every end of its holder drops it, a panic included.
 #[derive(Debug)]
 pub struct InFlightGuard(Arc<Inner>);
 
 impl InFlight {
     /// Counts one more, until the guard is dropped.
     pub fn enter(&self) -> InFlightGuard {
-        // Ordered against whatever flag the caller looks at next.
+        // Ordered against any flag that the caller checks next.
         self.0.guards.fetch_add(1, Ordering::SeqCst);
         InFlightGuard(Arc::clone(&self.0))
     }
 
-    /// How many are counted.
+    /// Number of guards that live now.
     pub fn count(&self) -> usize {
         self.0.guards.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! What the service runs on: its clock, its tasks and threads, limits that holders share, and names
-//! and proxies of outgoing calls. Knows nothing of mail.
+//! Base of the service: its clock, its tasks and threads, limits that holders share, and names and
+//! proxies of outgoing calls. Knows nothing of mail.
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 

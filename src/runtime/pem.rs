@@ -1,7 +1,7 @@
-//! PEM files (RFC 7468) of certificates and private keys, and why one cannot be used.
+//! PEM files (RFC 7468) of certificates and private keys, and the reasons why one cannot be used.
 //!
-//! What other programs write is read where it has one meaning; if not, the reason says what the file
-//! is and what makes the right one of it. What is in a key is never told.
+//! Files of other programs are read if they have one meaning. If not, the reason says what the file
+//! is and how to make the right one from it. The content of a key is not shown.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ const P_521: &[u8] = b"\x06\x05\x2b\x81\x04\x00\x23";
 
 const UTF_16: &str = "it is a text in UTF-16; save it in UTF-8";
 
-/// Returns what a file holds without byte order marks.
+/// Returns the content of a file without byte order marks.
 pub fn without_marks(file: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memmem::find(file, UTF_8_MARK) else { return Cow::Borrowed(file) };
     let (mut kept, mut rest) = (file[..first].to_vec(), &file[first..]);
@@ -31,7 +31,7 @@ pub fn without_marks(file: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept)
 }
 
-/// Reads the certificates of a file, of which there is at least one.
+/// Reads the certificates of a file. Fails if there is none.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let file = text(file, "x509")?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&file).collect();
@@ -55,7 +55,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
                 .to_owned(),
         );
     }
-    // What is wrong with its text is not told: the text is the key.
+    // The error of its text is not shown: the text is the key.
     PrivateKeyDer::from_pem_slice(&file).map_err(|_| {
         let reason = if has(&file, b"BEGIN CERTIFICATE") && !has(&file, b"PRIVATE KEY-----") {
             "there is a certificate in it and no private key; are the two files exchanged?"
@@ -66,7 +66,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// Why a key whose form is right is of no use for TLS.
+/// Reason why a well-formed key cannot be used for TLS.
 pub fn unsupported_key(key: &PrivateKeyDer<'_>) -> String {
     const TAKEN: &str = "use ECDSA on P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits";
     if has(key.secret_der(), P_521) {

@@ -1,7 +1,9 @@
-//! Proxy of outgoing calls: which server, for which addresses, and what an error behind it means.
+//! Proxy of outgoing calls: its server, the addresses that it is for, and the meaning of an error
+//! behind it.
 //!
-//! The HTTP client never asks the environment: all that it does follows from a [`ProxyRule`]. Neither
-//! `Debug` nor a message shows a user or a password. Knows nothing of who calls, and why.
+//! The HTTP client never reads the environment: everything that it does follows from a
+//! [`ProxyRule`]. Neither `Debug` nor a message shows a user or a password. Knows nothing of the
+//! callers and their purposes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
 use reqwest::{ClientBuilder, NoProxy, Proxy, Url};
 
-/// Addresses that a proxy of the environment is never asked for: this machine, and link-local
+/// Addresses that do not go through a proxy of the environment: this machine, and link-local
 /// addresses, such as those of instance metadata.
 const NEVER: &str = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10";
 /// Names of the environment's variables. Of both spellings, the first one that is given counts.
@@ -31,7 +33,7 @@ pub struct ProxyServer {
 /// The text is not the address of a proxy. It may hold a password, and is not repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadProxy {
-    /// It has another scheme.
+    /// Its scheme is not `http`.
     #[error("a proxy is asked over plain http, so that its URL begins with http://")]
     Scheme,
     /// It is not a URL, or has more than a server's address in it.
@@ -49,13 +51,13 @@ pub enum BadProxy {
      {key}, with \"none\" for no proxy"
 )]
 pub struct UnusableProxy {
-    /// Key that counts instead.
+    /// Configuration key that counts instead.
     key: &'static str,
     variable: &'static str,
     reason: BadProxy,
 }
 
-/// What the environment says of a proxy.
+/// Proxy that the environment names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentProxy {
     variable: &'static str,
@@ -64,24 +66,24 @@ pub struct EnvironmentProxy {
     except: String,
 }
 
-/// Which calls go through which proxy.
+/// Rule that assigns calls to a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ProxyRule {
-    /// None does.
+    /// No call goes through a proxy.
     #[default]
     Direct,
-    /// All do.
+    /// All calls go through one proxy.
     All {
-        /// Key that says so.
+        /// Configuration key that names the proxy.
         key: &'static str,
-        /// Server.
+        /// The proxy.
         server: ProxyServer,
     },
-    /// Those over `https` do, but for the excepted addresses.
+    /// Calls over `https` go through the proxy, except those to the excepted addresses.
     Environment {
-        /// Key that would count instead.
+        /// Configuration key that would count instead.
         key: &'static str,
-        /// Server and exceptions.
+        /// Server and exceptions of the environment.
         proxy: Arc<EnvironmentProxy>,
     },
 }
@@ -123,7 +125,7 @@ impl fmt::Debug for ProxyServer {
 }
 
 impl EnvironmentProxy {
-    /// Finds it in the environment. A variable without a value is none.
+    /// Finds the proxy in the environment. A variable without a value counts as not set.
     pub fn find(environment: &[(String, String)]) -> Option<Self> {
         let find = |names: [&'static str; 2]| {
             names.into_iter().find_map(|wanted| {
@@ -143,8 +145,8 @@ impl EnvironmentProxy {
         Some(Self { variable, server, except })
     }
 
-    /// All exceptions, in the form of the HTTP client: `*.example.com` means `.example.com` to other
-    /// programs, and some separate by spaces.
+    /// All exceptions, in the form of the HTTP client: `*.example.com` means `.example.com` to
+    /// other programs, and some separate by spaces.
     fn exceptions(&self) -> String {
         let given = self.except.split([',', ' ']).map(|one| one.strip_prefix("*.").unwrap_or(one));
         given.fold(NEVER.to_owned(), |all, one| all + "," + one)
@@ -152,13 +154,13 @@ impl EnvironmentProxy {
 }
 
 impl ProxyRule {
-    /// The rule of the environment, for calls of which this key may say otherwise.
+    /// The rule of the environment, for calls for which this key may say otherwise.
     pub fn of_environment(key: &'static str, proxy: Option<&EnvironmentProxy>) -> Self {
         proxy
             .map_or(Self::Direct, |proxy| Self::Environment { key, proxy: Arc::new(proxy.clone()) })
     }
 
-    /// Has an HTTP client follow the rule, and nothing else.
+    /// Makes an HTTP client follow only this rule.
     pub fn apply(&self, client: ClientBuilder) -> Result<ClientBuilder, UnusableProxy> {
         let client = client.no_proxy();
         Ok(match self {
@@ -187,12 +189,13 @@ impl ProxyRule {
         }
     }
 
-    /// The proxy of calls to this URL, and what says so; `None` if they go directly.
+    /// The proxy of calls to this URL with the source of its name; `None` if they go directly.
     pub fn proxy_for(&self, url: &str) -> Option<String> {
         self.server_for(url).map(|_| self.to_string())
     }
 
-    /// Why a call to this URL that would go through the environment's proxy goes directly.
+    /// Reason why a call to this URL that would go through the environment's proxy goes directly;
+    /// `None` if there is no such reason.
     pub fn exception_for(&self, url: &str) -> Option<String> {
         match self {
             Self::Environment { proxy, .. } if self.server_for(url).is_none() => Some(format!(
@@ -224,7 +227,7 @@ impl ProxyRule {
     }
 }
 
-/// The proxy, and what says so.
+/// The proxy, and the source of its name.
 impl fmt::Display for ProxyRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

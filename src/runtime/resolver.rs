@@ -1,9 +1,9 @@
-//! Host names: looked up by the system's resolver, within a time, by a bounded number of threads of
+//! Host names: resolved by the system's resolver, within a time, by a bounded number of threads of
 //! which each holder has a share.
 //!
-//! The system's resolver, because operators rely on what it honours: `/etc/hosts`, search domains,
-//! names of containers, `nsswitch.conf`. It cannot be cancelled, so a look-up whose answer nobody
-//! waits for any more keeps its thread until it ends. Knows nothing of who is called.
+//! The system's resolver, because operators rely on its sources: `/etc/hosts`, search domains,
+//! names of containers, `nsswitch.conf`. It cannot be cancelled, so a resolution that no caller
+//! waits for keeps its thread until it ends. Knows nothing of the servers that are called.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,8 +18,8 @@ use crate::detached_thread;
 use crate::in_flight::InFlightGuard;
 use crate::shared_limits::{Budget, Reservation, Slots};
 
-/// Time after which a look-up is slow: addresses that were found before are used meanwhile, and the
-/// next look-up of the name takes a thread of those for slow names alone.
+/// Time after which a resolution is slow. Addresses that were found before are used meanwhile, and
+/// the next resolution of the name takes a thread of those for slow names alone.
 const SLOW: Duration = Duration::from_secs(1);
 /// Time for which addresses are used again, so that an answer that came too late for its caller
 /// serves the next one.
@@ -30,15 +30,16 @@ const MAX_NAMES: usize = 16 * 1024;
 /// Limits of a resolver.
 #[derive(Debug, Clone, Copy)]
 pub struct ResolverLimits {
-    /// The most look-ups at one time, each on a thread. Half of them may be of slow names.
+    /// Largest number of resolutions at one time, each on a thread. Half of them may be of slow
+    /// names.
     pub max_lookups: usize,
-    /// The longest that a caller waits.
+    /// Longest wait of a caller.
     pub patience: Duration,
-    /// Time for which addresses are kept, and used if a later look-up gets no answer.
+    /// Time for which addresses are kept, and used if a later resolution gets no answer.
     pub kept: Duration,
 }
 
-/// Looks names up for holders that share its threads. Clones share everything.
+/// Resolver of names for holders that share its threads. Clones share everything.
 #[derive(Debug)]
 pub struct Resolver<K>(Arc<Inner<K>>);
 
@@ -48,15 +49,15 @@ pub enum ResolveError {
     /// No answer came in time.
     #[error("no answer to the look-up of {name} within {} s", patience.as_secs_f32())]
     TimedOut {
-        /// The name.
+        /// Host name that was to be resolved.
         name: String,
-        /// How long the caller waited.
+        /// Time for which the caller waited.
         patience: Duration,
     },
     /// The system's resolver has no addresses, or failed.
     #[error("{name} cannot be looked up: {reason}")]
     Failed {
-        /// The name.
+        /// Host name that was to be resolved.
         name: String,
         /// The resolver's reason.
         reason: Arc<str>,
@@ -65,9 +66,8 @@ pub enum ResolveError {
 
 /// Addresses of a name, without a port.
 type Found = Arc<[SocketAddr]>;
-/// Result of a look-up.
 type Answer = Result<Found, Arc<str>>;
-/// Function that asks the system; tests have one of their own.
+/// Function that asks the system; tests replace it.
 type Ask = fn(&str) -> std::io::Result<Vec<SocketAddr>>;
 
 #[derive(Debug)]
@@ -83,18 +83,17 @@ struct Inner<K> {
 #[derive(Debug)]
 struct Lane<K> {
     threads: Budget<K>,
-    /// One look-up of each holder waits for a thread, so that none waits for another's.
+    /// One resolution of each holder waits for a thread, so that none waits for another's.
     next: Slots<K>,
 }
 
-/// State of a name.
 #[derive(Debug)]
 struct Name {
-    /// The look-up under way, if there is one.
+    /// The resolution under way, if there is one.
     lookup: Option<watch::Receiver<Option<Answer>>>,
-    /// The last addresses, and when they were found.
+    /// The last addresses, and the time at which they were found.
     found: Option<(Instant, Found)>,
-    /// Its last look-up was slow.
+    /// True if its last resolution was slow.
     is_slow: bool,
     asked_at: Instant,
 }
@@ -149,7 +148,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Resolver<K> {
         }
     }
 
-    /// Joins the name's look-up, or begins one.
+    /// Joins the name's resolution, or begins one.
     fn begin(&self, holder: K, name: &str) -> Begun {
         let now = Instant::now();
         let mut names = self.0.names();
@@ -180,7 +179,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Resolver<K> {
         let lookup = known.lookup.get_or_insert_with(|| {
             let (answers, lookup) = watch::channel(None);
             let (inner, is_slow) = (Arc::clone(&self.0), known.is_slow);
-            // On its own, because its first caller may have gone before others have an answer.
+            // In a task of its own, because its first caller may have gone before others have an
+            // answer.
             tokio::spawn(inner.look_up(holder, name.to_owned(), is_slow, answers));
             lookup
         });
@@ -219,7 +219,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Inner<K> {
         };
         let (ask, asked) = (self.ask, name.clone());
         let lookup = detached_thread::run("lookup", move || {
-            // Its thread is taken until it ends, whoever waits.
+            // Its thread is taken until it ends, even if nobody waits.
             let _threads = threads;
             ask(&asked)
         });
@@ -254,7 +254,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Inner<K> {
             known.lookup = None;
             match &answer {
                 Ok(found) => known.found = Some((Instant::now(), Arc::clone(found))),
-                // A name that is gone is not called at its old addresses.
+                // A name that no longer exists is not called at its old addresses.
                 Err(_) => known.found = None,
             }
         });
@@ -269,17 +269,18 @@ pub struct HttpResolver<K> {
     caller: fn() -> Caller<K>,
 }
 
-/// Caller of a look-up.
+/// Caller that a name is resolved for.
 #[derive(Debug)]
 pub struct Caller<K> {
-    /// Holder of the threads.
+    /// Holder whose share of the threads is used.
     pub holder: K,
-    /// Guard that is dropped when the look-up ends.
+    /// Guard that is dropped when the resolution ends.
     pub guard: Option<InFlightGuard>,
 }
 
 impl<K> HttpResolver<K> {
-    /// A resolver for an HTTP client. `caller` tells who calls; it runs in the task of the request.
+    /// A resolver for an HTTP client. `caller` returns who calls; it runs in the task of the
+    /// request.
     pub fn new(resolver: Resolver<K>, caller: fn() -> Caller<K>) -> Self {
         Self { resolver, caller }
     }

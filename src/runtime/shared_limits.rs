@@ -21,8 +21,8 @@ mod slots;
 /// what is free: a dynamic threshold, as shared-memory switches have it (Choudhury and Hahne,
 /// "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on
 /// Networking 6(2), 1998; their factor is 1 here). So one holder alone gets about half, `n` greedy
-/// ones leave an `n + 1`th free, and a holder with nothing in use needs no more than room for what
-/// it asks for.
+/// ones leave an `n + 1`th free, and a holder with nothing in use only needs room for its own
+/// request.
 #[derive(Debug)]
 pub struct Budget<K>(Arc<Inner<K>>);
 
@@ -34,12 +34,12 @@ pub struct Reservation<K: Copy + Eq + Hash> {
     bytes: usize,
 }
 
-/// Why bytes are not granted.
+/// Reason why bytes are not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
     /// The holder has as much in use as is free, or more. Another holder could have them.
     Share,
-    /// So many bytes are not free.
+    /// Fewer bytes are free than requested.
     Whole,
 }
 
@@ -47,7 +47,7 @@ pub enum Exhausted {
 struct Inner<K> {
     ledger: Mutex<Ledger<K>>,
     released: Notify,
-    /// Callers that wait for a release. Without one, a release has nobody to tell.
+    /// Callers that wait for a release. Without one, a release wakes nobody.
     waiting: InFlight,
 }
 
@@ -95,14 +95,14 @@ impl<K: Copy + Eq + Hash> Budget<K> {
         Reservation { budget: Arc::clone(&self.0), holder, bytes }
     }
 
-    /// Reserves bytes for a holder once they are granted. One caller after the other tries, in no
-    /// order: who has many callers lets one of each holder's wait here.
+    /// Reserves bytes for a holder once they are granted. Callers try one after the other, in no
+    /// order. An owner of many callers lets only one of each holder's wait here.
     pub async fn reserve_later(&self, holder: K, bytes: usize) -> Reservation<K> {
         let _waiting = self.0.waiting.enter();
         loop {
             let released = self.0.released.notified();
             tokio::pin!(released);
-            // Registered before the look, so that a release in between is not missed.
+            // Registered before the check, so that a release in between is not missed.
             released.as_mut().enable();
             if let Ok(reservation) = self.reserve(holder, bytes) {
                 return reservation;
@@ -129,8 +129,8 @@ impl<K: Copy + Eq + Hash> Budget<K> {
         full.map(|(holder, _)| *holder).collect()
     }
 
-    /// The part of its share that the holder with the most in use has in use: 1 where nothing more
-    /// is granted to it, and up to 2 where others use up what is free.
+    /// The part of its share that the holder with the most in use has in use: 1 if nothing more is
+    /// granted to it, and up to 2 if others use up the free bytes.
     #[expect(clippy::cast_precision_loss, reason = "a ratio to look at")]
     pub fn greatest_share(&self) -> f64 {
         let ledger = self.0.ledger();
@@ -153,8 +153,8 @@ impl<K: Copy + Eq + Hash> Budget<K> {
         self.0.ledger().max
     }
 
-    /// Changes how many bytes may be in use in all. If more are, they stay, and none are granted
-    /// until enough are released.
+    /// Changes the number of bytes that may be in use in all. If more are, they stay, and none are
+    /// granted until enough are released.
     pub fn set_max(&self, max: usize) {
         self.0.ledger().max = max;
         self.0.released.notify_waiters();
@@ -170,17 +170,17 @@ impl<K: Copy + Eq + Hash> Reservation<K> {
         Ok(())
     }
 
-    /// Whose the bytes are.
+    /// Holder that has the bytes in use.
     pub const fn holder(&self) -> K {
         self.holder
     }
 
-    /// How many bytes are reserved.
+    /// Number of bytes that are reserved.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Leaves the bytes in use, and returns how many they are, for [`Budget::resume`].
+    /// Leaves the bytes in use, and returns their number for [`Budget::resume`].
     pub fn keep(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
@@ -189,7 +189,7 @@ impl<K: Copy + Eq + Hash> Reservation<K> {
 impl<K: Copy + Eq + Hash> Drop for Reservation<K> {
     fn drop(&mut self) {
         self.budget.ledger().give_back(self.holder, self.bytes);
-        // Whoever found no room before this counts as waiting since then.
+        // A caller that found no room before this counts as waiting since then.
         if self.budget.waiting.count() > 0 {
             self.budget.released.notify_waiters();
         }

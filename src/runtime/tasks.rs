@@ -1,7 +1,8 @@
-//! Background tasks of the process, in one list, which says what follows if one panics, or ends before
-//! it is stopped: it begins again, or the process ends. None stops in silence.
+//! Background tasks of the process, in one list. The list says what follows if a task panics, or
+//! ends before it is stopped: the task begins again, or the process ends. No task stops without a
+//! report.
 //!
-//! Work for one connection or call is not in the list: its owner learns how it ended.
+//! Work for one connection or call is not in the list: its owner gets the result.
 
 use std::any::Any;
 use std::future::{pending, poll_fn};
@@ -14,17 +15,18 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::error;
 
-/// Exit code of a process that cannot go on by a fault of its own: `EX_SOFTWARE` of sysexits.h.
+/// Exit code of a process that cannot continue because of a fault of its own: `EX_SOFTWARE` of
+/// sysexits.h.
 pub const EXIT_FAULT: i32 = 70;
 /// Pause before a task begins again. It doubles with each fault, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause. A task that has lasted for so long begins again after [`FIRST_PAUSE`].
+/// Longest pause. A task that has run for this long begins again after [`FIRST_PAUSE`].
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// Fault of a task that panicked. The message of the panic may have what a client sent: it stays on
-/// standard error, where the panic has written it already.
+/// Fault of a task that panicked. The message of the panic may hold data of a client, so it stays
+/// on standard error, to which the panic has written it.
 const PANICKED: &str = "it panicked";
 
-/// What follows from a fault of a task.
+/// Consequence of a fault of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterFault {
     /// The task begins again after a pause, and the condition `task_failed` says so.
@@ -36,7 +38,7 @@ pub enum AfterFault {
 /// Faults of a task since the start of the process.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Number of them.
+    /// Number of faults, of all starts together.
     pub count: u64,
     /// Time of the last one.
     pub last: Option<Instant>,
@@ -59,7 +61,7 @@ macro_rules! tasks {
                 match self { $(Self::$task => $name,)* }
             }
 
-            /// What follows from a fault.
+            /// Consequence of a fault of this task.
             pub const fn after_fault(self) -> AfterFault {
                 match self { $(Self::$task => AfterFault::$after,)* }
             }
@@ -68,8 +70,8 @@ macro_rules! tasks {
 }
 
 tasks! {
-    /// Starts and stops the service, reads the configuration again, and tells the supervisor how the
-    /// service is doing.
+    /// Starts and stops the service, reads the configuration again, and reports the state of the
+    /// service to the supervisor.
     Main "main" EndProcess,
     /// Sends pending messages.
     Sending "sending" EndProcess,
@@ -93,7 +95,7 @@ tasks! {
     Replays "replays" EndProcess,
     /// Confirms feed entries of nodes that died.
     FeedConfirmation "feed_confirmation" EndProcess,
-    /// Tells other nodes that this one lives.
+    /// Informs other nodes that this one lives.
     SignsOfLife "signs_of_life" EndProcess,
     /// Reads what other nodes changed.
     OtherNodesChanges "other_nodes_changes" EndProcess,
@@ -115,7 +117,7 @@ tasks! {
     OtherNodesRequests "other_nodes_requests" BeginAgain,
     /// Notices if the data file is lost.
     DataFile "data_file" BeginAgain,
-    /// Stores when API keys were last used.
+    /// Stores the times at which API keys were last used.
     KeyUse "key_use" BeginAgain,
     /// Deletes expired records.
     Purge "purge" BeginAgain,
@@ -137,9 +139,9 @@ tasks! {
     WebhookEndpoint "webhook_endpoint" BeginAgain,
     /// Posts alerts to operators.
     Alerts "alerts" BeginAgain,
-    /// Finds conditions, and tells the operators' page how it goes.
+    /// Finds conditions, and reports the state of the service to the operators' page.
     OperatorsPage "operators_page" BeginAgain,
-    /// Learns whether the service manager keeps the bodies of pending messages.
+    /// Checks that the service manager keeps the bodies of pending messages.
     KeptBodies "kept_bodies" BeginAgain,
 }
 
@@ -152,13 +154,13 @@ impl Task {
         self.again_until(pending::<()>(), begin).await;
     }
 
-    /// As [`Task::again`], until `stop` ends. The task itself has to notice the stop, and end.
+    /// As [`Task::again`], until `stop` ends. The task itself has to notice the stop, and to end.
     pub async fn again_until<F: Future<Output = ()>>(
         self,
         stop: impl Future,
         mut begin: impl FnMut() -> F,
     ) {
-        // The budget of a task would have it look pending once it is used up.
+        // The budget of a task would make it seem pending once it is used up.
         let mut stop = pin!(tokio::task::coop::unconstrained(stop));
         let mut pause = FIRST_PAUSE;
         loop {
@@ -192,8 +194,8 @@ impl Task {
         }
     }
 
-    /// Runs a task that cannot begin again, until `stop` ends. The task itself has to notice the stop,
-    /// and end.
+    /// Runs a task that cannot begin again, until `stop` ends. The task itself has to notice the
+    /// stop, and end.
     pub async fn once(self, stop: impl Future, work: impl Future<Output = ()>) {
         let mut work = Some(work);
         let begin = || work.take().expect("a task that ends the process begins once");
@@ -212,7 +214,7 @@ impl Task {
         })
     }
 
-    /// Returns what a thread is to do that has this task.
+    /// Returns the function to run on a thread that has this task.
     pub fn thread(self, work: impl FnOnce()) -> impl FnOnce() {
         move || {
             let run = AssertUnwindSafe(|| {
@@ -261,8 +263,8 @@ impl Task {
     }
 }
 
-/// Runs work, and returns its panic if it panics. Large work is better pinned before, because a future
-/// that is given has room for it twice.
+/// Runs work, and returns its panic if it panics. Large work is better pinned before, because a
+/// future that is given has room for it twice.
 pub async fn caught<F: Future>(work: F) -> Result<F::Output, Box<dyn Any + Send>> {
     let mut work = pin!(work);
     poll_fn(|context| {

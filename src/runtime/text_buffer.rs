@@ -5,7 +5,7 @@ use std::ops::Deref;
 use base64::write::StrConsumer;
 use memmap2::MmapMut;
 
-/// Length from which on a text lies in a memory map of its own.
+/// Smallest length of a text that lies in a memory map of its own.
 const MAPPED_FROM_BYTES: usize = 1024 * 1024;
 
 /// Text whose parts are appended, as bytes.
@@ -29,7 +29,7 @@ impl TextBuffer {
         {
             return Self(Buffer::Large { map, len: 0 });
         }
-        // It is small, or the system has no map left. Then the allocator may have memory.
+        // The text is small, or the system has no map left. Then the allocator provides the memory.
         Self(Buffer::Small(Vec::with_capacity(bytes)))
     }
 
@@ -38,7 +38,7 @@ impl TextBuffer {
         self.push(part.as_bytes());
     }
 
-    /// Bytes that it has room for, its own included.
+    /// Number of bytes that fit into it, its own included.
     pub fn capacity(&self) -> usize {
         match &self.0 {
             Buffer::Small(bytes) => bytes.capacity(),

@@ -24,7 +24,7 @@ pub enum Synchronisation {
     No,
     /// Nobody could be asked.
     Unknown {
-        /// Reason why not.
+        /// Reason for which nobody could be asked.
         reason: String,
     },
 }
@@ -34,7 +34,7 @@ pub(super) async fn ask() -> Synchronisation {
     let asked = detached_thread::run("timedatectl", || {
         let mut command = Command::new("timedatectl");
         command.args(["show", "--property=NTPSynchronized", "--value"]);
-        // With our own NOTIFY_SOCKET it would tell our supervisor of its failures.
+        // With our own NOTIFY_SOCKET it would report its failures to our supervisor.
         command.env_clear().stdin(Stdio::null()).stderr(Stdio::null()).output()
     });
     // After the time-out, the thread still waits for the end of the process.

@@ -16,7 +16,7 @@ fn record() -> TimeRecord {
     TimeRecord::at(NOON)
 }
 
-/// Makes a record durable, as it were.
+/// Makes a record durable.
 fn keep(clock: &Clock, word: ConfirmedBy) -> TimeRecord {
     let proposal = clock.propose(word);
     assert_eq!(clock.adopt(&proposal), Adoption::Adopted);
@@ -271,12 +271,12 @@ fn a_slow_answer_moves_a_followed_clock_no_further_than_it_tells() {
     let clock = Clock::system();
     clock.follow(reading(DAY));
     let known = clock.now();
-    // Asked a minute ago: it agrees with what is known, and with much else.
+    // Asked a minute ago: the reading agrees with what is known, and with many other times.
     let ClockReading { time, asked, answered } = reading(DAY);
     let asked = asked.saturating_sub(Duration::from_mins(1));
     clock.follow(ClockReading { time: time.minus(Duration::from_secs(30)), asked, answered });
     assert!(is_about(clock.now(), known));
-    // It tells that the clock was set by at least ten seconds.
+    // The reading shows that the clock was set by at least ten seconds.
     clock.follow(ClockReading { time: time.plus(Duration::from_secs(10)), asked, answered });
     assert!(is_about(clock.now(), known.plus(Duration::from_secs(10))));
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Slots of which each holder may take so many at one time. Further callers of a holder wait for
-/// that holder's own, in order; if too many wait, the next is refused.
+/// Slots, of which each holder may take a fixed number at one time. Further callers of a holder
+/// wait for that holder's own slots, in order. If too many wait, the next is refused.
 #[derive(Debug)]
 pub struct Slots<K> {
     max_taken: usize,
