@@ -1,7 +1,7 @@
 //! The default engine: one file of redb, its journal, and one thread that writes.
 //!
-//! No redb type or closure leaves it. Each file of this folder has one subject: its part of
-//! [`RedbStore`], and the rows and tables behind that.
+//! No redb type or closure leaves this module. Each file of this folder has one subject: its part
+//! of [`RedbStore`], and the rows and tables behind that.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -96,12 +96,12 @@ mod writer;
 pub const FILE_NAME: &str = "pillarbox.redb";
 /// The journal's name in the data directory.
 pub const JOURNAL_NAME: &str = "pillarbox.journal";
-/// How many bytes of the file are cached. Recent rows are what sending and reading touch.
+/// Number of bytes of the file that are cached. Sending and reading use mostly recent rows.
 pub const CACHE_BYTES: usize = 64 << 20;
 
-/// About how many bytes an outcome writes.
+/// Approximate number of bytes that an outcome writes.
 const OUTCOME_WEIGHT: usize = 512;
-/// About how many bytes a report writes.
+/// Approximate number of bytes that a report writes.
 const REPORT_WEIGHT: usize = 1_024;
 
 /// The engine, open. Cheap to clone; the file is closed when the last clone is gone.
@@ -122,7 +122,7 @@ impl RedbStore {
         Self::open_by(directory, pending, None, |_| BTreeSet::new(), now)
     }
 
-    /// As [`Self::open`]. Refuses a file that is not this program's; commands have none of their own.
+    /// As [`Self::open`]. Refuses a file of another program; commands have no file of their own.
     pub(crate) fn open_by(
         directory: &Path,
         pending: Pending,
@@ -214,7 +214,7 @@ impl RedbStore {
     }
 
     pub(crate) async fn answered(&self) {
-        // What the answer is, `health` says.
+        // `health` shows the result.
         let _ = self.writer.barrier().await;
     }
 
@@ -263,8 +263,9 @@ impl RedbStore {
         self.checked(table, id, self.shared.database.read(work))
     }
 
-    /// Returns what was read, and logs why a read failed. If the file failed it, redb's handle
-    /// refuses all that follows, so the file is opened again, and not only when somebody writes.
+    /// Returns the result of a read, and logs the reason if it failed. After a failure of the file,
+    /// redb's handle refuses all further work, so the file is opened again now, and not only at the
+    /// next write.
     fn checked<T>(
         &self,
         table: &str,
@@ -292,9 +293,9 @@ struct Shared {
     memory: InMemory,
     database: SharedDatabase,
     idempotency: RwLock<IdempotencyIndex>,
-    /// Whether the last commit failed and none has succeeded since.
+    /// True if the last commit failed and none has succeeded since.
     refusing: AtomicBool,
-    /// What became of the file, if it is not in its place as it was written.
+    /// Loss of the file, if it is not in its place as it was written.
     file_loss: RwLock<Option<FileLoss>>,
     feed: FeedIndex,
     start: Start,
@@ -307,7 +308,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Looks whether the file is in its place and as it was written, and tells of a change.
+    /// Checks that the file is in its place and as it was written, and notifies of a change.
     fn look(&self) -> Option<FileLoss> {
         let file = self.database.data_file()?;
         let loss = file.look();

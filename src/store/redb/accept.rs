@@ -52,7 +52,7 @@ impl RedbStore {
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
-            // If that commit fails, what it held is as good as never asked for.
+            // If that commit fails, its messages count as not accepted.
             let _ = self.writer.barrier().await;
         }
         self.replay(organisation, key, window_now)
@@ -107,7 +107,7 @@ impl Operation for Accept {
                 (acceptance.on_new)();
             }
         }
-        // The client may be gone; the messages are accepted all the same.
+        // The caller may have disconnected; the messages are accepted all the same.
         let _ = reply.send(answer);
     }
 
@@ -127,9 +127,9 @@ impl Accept {
         all.map(|(index, one)| one.check_right(self.mode, index, &directory)).collect()
     }
 
-    /// Decides on all messages whose right holds; or returns the limit of the organisation that the new
-    /// ones would exceed together. A row that cannot be read, and that limit, must be met before the
-    /// first write.
+    /// Decides on all messages whose right holds, or returns the limit of the organisation that the
+    /// new ones would exceed together. Damaged rows and that limit must be found before the first
+    /// write.
     fn decide(
         &self,
         batch: &mut Batch<'_>,
@@ -147,7 +147,7 @@ impl Accept {
             if let Some(claim) = &acceptance.claim {
                 let hash = acceptance.key_hash(batch, claim);
                 found = acceptance.find_earlier(batch, claim, hash)?;
-                // Of two with one key, the second is a replay of the first.
+                // If two have one key, the second is a replay of the first.
                 is_repeat = self.acceptances.len() > 1 && !keys.insert(claim.key.as_key());
             }
             if found.is_none() && !is_repeat {
@@ -209,8 +209,8 @@ impl NewMessage {
         index.hasher().hash(self.organisation, claim.key.as_key().as_str())
     }
 
-    /// The writer's own decision between new and replay: against the live keys and against those
-    /// of the batch at hand.
+    /// The writer's own decision between new and replay: by the live keys and by those of the
+    /// present batch.
     fn find_earlier(
         &self,
         batch: &mut Batch<'_>,

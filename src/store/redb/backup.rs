@@ -21,9 +21,9 @@ use crate::redb::{FILE_NAME, RedbStore, Shared};
 use crate::rows::KeyRange;
 use pillarbox_domain::time::Timestamp;
 
-/// How many bytes of rows one commit takes.
+/// Number of bytes of rows that one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
-/// How much of the copy is cached while it is made, in bytes.
+/// Number of bytes of the copy that are cached while it is made.
 const COPY_CACHE_BYTES: usize = 64 << 20;
 
 impl RedbStore {
@@ -41,13 +41,14 @@ impl RedbStore {
         };
         let path = match loss {
             FileLoss::WrittenOver => return Err(SaveError::WrittenOver),
-            // A link that leads nowhere takes up the place as well.
+            // A link without a target takes up the place as well.
             FileLoss::Gone if file.path().symlink_metadata().is_err() => file.path().to_owned(),
             FileLoss::Gone | FileLoss::Replaced => {
                 file.path().with_file_name(format!("{FILE_NAME}.saved-{}", now.unix_millis()))
             }
         };
-        // The directory may be gone with the file. If it cannot be made, the copy says so.
+        // The directory may be missing with the file. If it cannot be made, the copy returns the
+        // error.
         let _ = path.parent().map(create_directory);
         let snapshot = self.snapshot().await?;
         let saved = tokio::task::spawn_blocking(move || snapshot.save(&path).map(|()| path));
@@ -59,8 +60,8 @@ impl RedbStore {
     }
 }
 
-/// Everything that the file holds at one moment. While it lives, what is removed from the file
-/// takes up its room in it.
+/// Snapshot of everything that the file holds at one moment. While it lives, the space of removed
+/// rows is not reused.
 pub struct Snapshot {
     transaction: ReadTransaction,
     shared: Arc<Shared>,
@@ -85,7 +86,7 @@ impl Snapshot {
         Ok(Self { transaction, shared: Arc::clone(shared), rows })
     }
 
-    /// How many rows there are in all.
+    /// Total number of rows.
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -107,7 +108,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Hands over everything, a part at a time, until `take` wants no more. Blocks.
+    /// Hands over everything, a part at a time, until `take` breaks. Blocks.
     pub fn read(self, mut take: impl FnMut(Chunk) -> ControlFlow<()>) -> Result<(), StoreError> {
         for (number, (table, _)) in (0..).zip(TABLES) {
             let mut chunk = Chunk::of(number);
@@ -156,9 +157,9 @@ pub struct Chunk(Vec<u8>);
 pub struct NotAChunk;
 
 impl Chunk {
-    /// The length, in bytes, from which on no further row is added.
+    /// Length, in bytes, after which no further row is added.
     const FULL_BYTES: usize = 1 << 20;
-    /// The longest chunk, in bytes: a full one, and a row with all that a request may hold.
+    /// The longest chunk, in bytes: a full one, and a row with everything that a request may hold.
     pub const MAX_BYTES: usize = 64 << 20;
 
     fn of(table: u8) -> Self {
@@ -182,7 +183,7 @@ impl Chunk {
         self.0.len() == 1
     }
 
-    /// A chunk's bytes as they travelled, checked to be whole.
+    /// Returns a chunk of received bytes. Checks that they are whole.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, NotAChunk> {
         let chunk = Self(bytes);
         if usize::from(*chunk.0.first().ok_or(NotAChunk)?) >= TABLES.len() {
@@ -193,7 +194,7 @@ impl Chunk {
         if rows.rest.is_empty() { Ok(chunk) } else { Err(NotAChunk) }
     }
 
-    /// The bytes to travel.
+    /// The bytes to send.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -203,7 +204,7 @@ impl Chunk {
     }
 }
 
-/// The rows of a chunk; stops at the first that is not whole.
+/// The rows of a chunk. The iteration stops at the first row that is not whole.
 struct Rows<'a> {
     table: u8,
     rest: &'a [u8],
@@ -223,7 +224,7 @@ impl<'a> Iterator for Rows<'a> {
     }
 }
 
-/// Why what a lost file held could not be saved.
+/// Reason why the content of a lost file could not be saved.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SaveError {
@@ -235,7 +236,7 @@ pub enum SaveError {
     Write(#[from] CopyError),
 }
 
-/// Why there is no copy.
+/// Reason why there is no copy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CopyError {
@@ -247,11 +248,11 @@ pub enum CopyError {
     Incomplete { copied: u64, expected: u64 },
 }
 
-/// A copy in the making. Nothing is left of it where it is not finished.
+/// A copy that is being made. If it is not finished, it is removed.
 pub struct FileCopy {
     path: PathBuf,
     existing: Existing,
-    // In the order in which they are to go: the transaction before its database, and the file last.
+    // In the order of their drop: the transaction before its database, and the file last.
     transaction: Option<WriteTransaction>,
     database: Database,
     temporary: NamedTempFile,
@@ -266,16 +267,16 @@ impl std::fmt::Debug for FileCopy {
 }
 
 impl FileCopy {
-    /// Begins a copy that is to be at `path`, with no access for anybody but its owner.
+    /// Begins a copy that is to be at `path`, with access for its owner only.
     pub fn begin(path: &Path, existing: Existing) -> Result<Self, CopyError> {
         let path = std::path::absolute(path).map_err(|source| write_error(path, source))?;
-        // Looked at before the work; what decides is the renaming at the end.
+        // Checked before the work; the renaming at the end decides.
         if existing == Existing::Keep && path.symlink_metadata().is_ok() {
             return Err(CopyError::Exists { path });
         }
         let failed = |source: std::io::Error| write_error(&path, source);
         let directory = path.parent().unwrap_or(&path);
-        // What earlier ones left that were killed can be as large as this one.
+        // Files of earlier processes that were killed can be as large as this one.
         temp_files::remove(directory, temp_files::BACKUP);
         temp_files::remove(directory, temp_files::NEW);
         let temporary = match existing {
@@ -292,7 +293,7 @@ impl FileCopy {
         Ok(Self { path, existing, transaction, database, temporary, uncommitted: 0, rows: 0 })
     }
 
-    /// Adds rows; gives how many there are now.
+    /// Adds rows; returns the number of rows so far.
     pub fn add(&mut self, chunk: &Chunk) -> Result<u64, CopyError> {
         let added = (|| -> Result<u64, redb::Error> {
             let transaction = match self.transaction.take() {
@@ -314,7 +315,7 @@ impl FileCopy {
         Ok(self.rows)
     }
 
-    /// Puts the copy in its place, durably, once it has all of `expected` rows; gives its size in
+    /// Puts the copy in its place, durably, once it has all of `expected` rows; returns its size in
     /// bytes.
     pub fn finish(mut self, expected: u64) -> Result<u64, CopyError> {
         let failed = |source| write_error(&self.path, source);
@@ -328,7 +329,8 @@ impl FileCopy {
         let Self { path, existing, database, temporary, .. } = self;
         drop(database);
         let placed = (|| {
-            // In redb's stead, so that nobody takes it for a stray.
+            // Locked here, because redb has released its lock, so that nobody takes it for an
+            // abandoned file.
             temporary.as_file().lock()?;
             Ok(temp_files::place(temporary, &path, existing)?.metadata()?.len())
         })();
@@ -344,7 +346,8 @@ pub(super) fn behind_link(path: PathBuf) -> PathBuf {
     std::fs::canonicalize(&path).unwrap_or(path)
 }
 
-/// Makes tables that had no rows, gives back what is free, and leaves the file quick to open.
+/// Makes tables that had no rows, returns free space to the file system, and leaves the file quick
+/// to open.
 fn complete(database: &mut Database) -> Result<(), redb::Error> {
     database.compact()?;
     let transaction = begin_write(database)?;

@@ -1,4 +1,4 @@
-//! Batch: the write transaction that operations share, and what it takes to be one of them.
+//! Batch: the write transaction that operations share, and the interface of an operation.
 
 use crate::directory::OrganisationIndex;
 use crate::organisation_counts::Increment;
@@ -18,18 +18,18 @@ pub(super) const MESSAGE_WEIGHT: usize = 1_024;
 
 /// One operation in the shared transaction.
 pub(super) trait Operation: Send {
-    /// Runs. It checks before its first write, so that a refusal leaves nothing behind in the
-    /// transaction that it shares with others. A row that cannot be read is its own failure; only
-    /// a failure of the file is an error here, and fails the whole batch.
+    /// Runs the operation. It checks before its first write, so that a refusal leaves nothing
+    /// behind in the transaction that it shares with others. A row that cannot be read fails only
+    /// the operation. Only a failure of the file is an error here, and fails the whole batch.
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error>;
 
-    /// Learns what became of the transaction, and answers whoever waits.
+    /// Takes the outcome of the transaction, and answers the callers.
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>);
 
-    /// About how many bytes it writes.
+    /// Approximate number of bytes that it writes.
     fn weight(&self) -> usize;
 
-    /// How many messages it counts as: each takes the writer about as long.
+    /// Number of messages that it counts as: each takes the writer about as long.
     fn messages(&self) -> usize {
         (self.weight() / MESSAGE_WEIGHT).max(1)
     }
@@ -43,21 +43,22 @@ pub(super) trait Operation: Send {
 pub(super) enum Kind {
     /// It writes. It is refused while the file is not in its place.
     Write,
-    /// It writes what has happened and cannot be refused, also to a file that is not in its place.
+    /// It writes facts that have happened and cannot be refused, also to a file that is not in its
+    /// place.
     Outcome,
-    /// It writes nothing. Once it is answered, everything that was queued before is durable and
-    /// published, or refused.
+    /// It writes nothing. Once it is answered, all operations that were queued before are durable
+    /// and published, or refused.
     Barrier,
 }
 
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
     pub(super) effects: Effects,
-    /// Whether organisations, keys or domains changed, so that their index has to be made anew.
+    /// `Made` if organisations, keys or domains changed, so that their index has to be made anew.
     pub(super) organisations: Change,
-    /// Whether the rule that runs has put or removed a row.
+    /// True if the rule that runs has put or removed a row.
     pub(super) is_changed: bool,
-    /// Why a rule could not go on.
+    /// Reason why a rule could not continue.
     pub(super) failure: Option<redb::Error>,
     pub(super) shared: &'txn Shared,
 }
@@ -84,7 +85,7 @@ impl Batch<'_> {
     }
 }
 
-/// What a batch changes that readers keep in memory, once it is durable.
+/// Changes of a batch to data that readers keep in memory, for once it is durable.
 #[derive(Default)]
 pub(super) struct Effects {
     /// Idempotency keys that it claims: not yet in the index, which holds durable ones.
@@ -95,11 +96,11 @@ pub(super) struct Effects {
     pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
     /// The index, if it had to be made anew.
     pub(super) organisations: Option<OrganisationIndex>,
-    /// True if an address became suppressed: messages admitted before must be looked at again.
+    /// True if an address became suppressed: messages admitted before must be checked again.
     pub(super) is_suppressed: bool,
 }
 
-/// Tells a failure of the operation's own from one of the file.
+/// Separates a failure of only this operation from a failure of the file.
 pub(super) fn own_failure<T>(
     result: Result<T, ReadError>,
     shared: &Shared,

@@ -1,10 +1,10 @@
 //! Changes: the rows that a transaction puts and removes, in the order in which it does so.
 //!
-//! The journal keeps them as bytes. To replay them a second time changes nothing.
+//! The journal keeps them as bytes. A second replay changes nothing.
 //!
 //! A change may be noted for later: the journal gets it with its batch, and the table together with
-//! those of other batches, or as soon as an operation opens the table. What changes a row again
-//! until then takes the place of the earlier change.
+//! those of other batches, or as soon as an operation opens the table. A later change of the same
+//! row replaces the earlier one until then.
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use redb::{AccessGuard, Key, ReadableTable, StorageError, Value};
 use rustc_hash::FxHashMap;
 
-/// Length that stands for a row that was removed; no value is so long.
+/// Length that stands for a row that was removed; no value has this length.
 const REMOVED: u32 = u32::MAX;
 /// Bytes of a change before its key: the table's number and the lengths of key and value.
 const HEAD_BYTES: usize = 1 + 4 + 4;
@@ -37,22 +37,23 @@ pub(super) struct LaterChanges {
 
 #[derive(Debug, Default)]
 struct TableChanges {
-    /// In the order in which they were made.
+    /// Places of the changes, in the order in which they were made.
     places: Vec<Place>,
     /// The last change of each row whose key is as long as a message's id.
     by_id: FxHashMap<[u8; 16], Place>,
 }
 
-/// Where a change begins.
+/// Place of a change: its batch and its beginning there.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Position in the batches. The one after the last is the batch that runs.
+    /// Position in the batches. The one after the last is the running batch.
     batch: usize,
     offset: usize,
 }
 
 impl Changes {
-    /// No change yet, after those of earlier batches that their tables do not have yet.
+    /// Returns an empty list of changes, after earlier batches' changes that their tables do not
+    /// have yet.
     pub(super) fn after(earlier: LaterChanges) -> Self {
         Self { bytes: RefCell::default(), later: RefCell::new(earlier) }
     }
@@ -82,8 +83,8 @@ impl Changes {
         self.note(table, key, value);
     }
 
-    /// Reads a row that was noted for later; `None` if there is no such note. What `work` is given
-    /// is `None` if the row is to be removed.
+    /// Reads a row that was noted for later; `None` if there is no such note. `work` gets `None` if
+    /// the row is to be removed.
     pub(super) fn read_later<T>(
         &self,
         table: u8,
@@ -120,7 +121,7 @@ impl LaterChanges {
     }
 
     /// Returns the last change of every row, by the bytes of its key. `running` has the changes of
-    /// the batch that runs.
+    /// the running batch.
     fn last_changes<'a>(&'a self, of: &TableChanges, running: &'a [u8]) -> Vec<RowChange<'a>> {
         let mut changes: Vec<_> =
             of.places.iter().map(|place| self.change_at(*place, running)).collect();
@@ -134,9 +135,9 @@ impl LaterChanges {
     }
 }
 
-/// Leaves the last change of every row, by the bytes of its key.
+/// Keeps only the last change of every row, by the bytes of its key.
 pub(super) fn last_of_each(changes: &mut Vec<RowChange<'_>>) {
-    // Stable, and quick, because most rows come in the order of their keys.
+    // A stable sort, and quick, because most rows come in the order of their keys.
     changes.sort_by(|a, b| a.key.cmp(b.key));
     changes.dedup_by(|next, kept| {
         let is_same = next.key == kept.key;
@@ -150,14 +151,13 @@ pub(super) fn last_of_each(changes: &mut Vec<RowChange<'_>>) {
 /// Change of one row, as [`Changes`] has it.
 #[derive(Debug)]
 pub(super) struct RowChange<'a> {
-    /// Number of the table.
     pub(super) table: u8,
     pub(super) key: &'a [u8],
     /// `None` if the row was removed.
     pub(super) value: Option<&'a [u8]>,
 }
 
-/// Reads changes one after the other; `None` in the place of the last one if they are cut short.
+/// Reads changes one after the other; ends with `None` if the last one is cut short.
 pub(super) fn row_changes(bytes: &[u8]) -> impl Iterator<Item = Option<RowChange<'_>>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -183,13 +183,13 @@ fn split_change(bytes: &[u8]) -> Option<(RowChange<'_>, &[u8])> {
     Some((RowChange { table: *table, key, value: Some(value) }, behind))
 }
 
-/// Table of a transaction, which notes what is put and removed. It is read as redb's own is.
+/// Table of a transaction, which notes the rows that are put and removed. It is read like redb's
+/// own table.
 pub(super) struct Table<'txn, K: Key + 'static, V: Value + 'static> {
     inner: redb::Table<'txn, K, V>,
-    /// Position in `TABLES`.
     number: u8,
     changes: &'txn Changes,
-    /// True if it lacks nothing that was noted for later.
+    /// True if it has every change that was noted for later.
     is_whole: bool,
 }
 
@@ -202,7 +202,8 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Deref for Table<'txn, K, V> {
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
-    /// Wraps a table. Until it has [caught up](Self::catch_up), it lacks what was noted for later.
+    /// Wraps a table. Until it has [caught up](Self::catch_up), it lacks the changes that were
+    /// noted for later.
     pub(super) const fn new(
         inner: redb::Table<'txn, K, V>,
         number: u8,
@@ -215,7 +216,7 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
         self.is_whole
     }
 
-    /// Makes the changes that were noted for later, unless it has them.
+    /// Makes the changes that were noted for later, unless the table has them.
     pub(super) fn catch_up(&mut self) -> Result<(), StorageError> {
         if self.is_whole {
             return Ok(());
@@ -276,8 +277,8 @@ where
     K: Key + for<'a> Value<SelfType<'a> = K> + Copy + 'static,
     V: Value + 'static,
 {
-    /// Removes the first rows of a run of keys, at most `limit`, and shows each to `look_at`; returns
-    /// how many there were, and the key of the last.
+    /// Removes the first rows of a run of keys, at most `limit`, and shows each to `look_at`;
+    /// returns their number, and the key of the last.
     pub(super) fn remove_first(
         &mut self,
         run: Range<K>,

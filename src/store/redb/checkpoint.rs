@@ -1,4 +1,4 @@
-//! Checkpoint: what the data file keeps of its journal, and what it still needs of it.
+//! Checkpoint: the part of its journal that the data file has, and the part that it still needs.
 
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
@@ -6,7 +6,7 @@ use crate::redb::error::ReadError;
 use crate::redb::journal::{Checkpoint, Epoch, Journal};
 use crate::redb::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META};
 
-/// Replays what the file does not have yet.
+/// Replays the records that the file does not have yet.
 pub(super) fn replay_kept(
     journal: &Journal,
     transaction: &WriteTransaction,
@@ -16,13 +16,13 @@ pub(super) fn replay_kept(
     journal.replay(kept, |record| Ok(tables::replay(transaction, record)?))
 }
 
-/// Writes that the file has everything, and needs no journal, once this transaction is durable.
+/// Writes that the file has everything, and needs no journal once this transaction is durable.
 pub(super) fn forget_journal(transaction: &WriteTransaction) -> Result<(), ReadError> {
     transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
     Ok(())
 }
 
-/// Returns what the file has of its journal; `None` if it needs none.
+/// Returns the checkpoint of its journal that the file has; `None` if it needs no journal.
 pub(super) fn kept_checkpoint(
     transaction: &ReadTransaction,
 ) -> Result<Option<Checkpoint>, ReadError> {
@@ -37,7 +37,7 @@ fn checkpoint_in(
     Ok(Some(Checkpoint { epoch: Epoch(epoch.value()), record }))
 }
 
-/// Writes what the file has of its journal once this transaction is durable.
+/// Writes the checkpoint of its journal that the file has once this transaction is durable.
 pub(super) fn keep_checkpoint(
     transaction: &WriteTransaction,
     checkpoint: Checkpoint,

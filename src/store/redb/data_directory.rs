@@ -5,17 +5,17 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-/// Entered by its owner alone.
+/// Mode that gives access to the owner only.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Creates a directory, and those above it that are missing, for their owner alone. All of them are
-/// there after a loss of power. Errors name the path at fault.
+/// Creates a directory, and missing ones above it, with access for their owner only. All of them
+/// are there after a loss of power. Errors name the path at fault.
 pub fn create_directory(path: &Path) -> io::Result<()> {
     create(path, &mut sync)
 }
 
-/// Makes the names of directories above a new file durable, which a process may have created that was
-/// killed before it could. Those that cannot be read are not ours.
+/// Makes the names of directories above a new file durable. A process that was killed before it
+/// could do so may have created them. Directories that cannot be read are not ours.
 pub(super) fn sync_above(directory: &Path) -> io::Result<()> {
     for above in directory.ancestors().skip(1) {
         match sync(here(above)) {
@@ -34,7 +34,7 @@ fn create(path: &Path, sync: &mut impl FnMut(&Path) -> io::Result<()>) -> io::Re
     create(above, sync)?;
     match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
         Ok(()) => {}
-        // Another process was first.
+        // Another process created it first.
         Err(_) if path.is_dir() => {}
         Err(error) => return Err(of_path(path, &error)),
     }
@@ -53,7 +53,7 @@ fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// The directory that a path without a part stands for.
+/// The directory that an empty path stands for.
 fn here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

@@ -1,8 +1,8 @@
-//! The data file of a running service: one descriptor for the life of the store, and the look
-//! whether the file at the path is still the one that is open, and holds what was written to it.
+//! The data file of a running service: one descriptor for the life of the store, and the check that
+//! the file at the path is still the one that is open, and holds what was written to it.
 //!
-//! Device and inode do not show that somebody wrote over the file. redb's header does: it changes
-//! with every commit. It is also where the files are known that the service alone may write.
+//! Device and inode do not show that another process wrote to the file. redb's header does: it
+//! changes with every commit. This module also knows the files that only the service may write.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,20 +22,20 @@ use crate::redb::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.
 const HEADER_BYTES: usize = 320;
-/// Bytes that are written to see whether the disk takes writes.
+/// Number of bytes that are written to check that the disk takes writes.
 const PROBE_BYTES: usize = 64 * 1024;
 
 /// Files of a data directory that no command may write to.
 const OWN: [(&str, &str); 2] = [(FILE_NAME, "data file"), (JOURNAL_NAME, "journal")];
 
-/// What became of the data file of an open store.
+/// Loss of the data file of an open store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileLoss {
     /// There is no file at its path.
     Gone,
     /// There is another file at its path.
     Replaced,
-    /// Another process wrote to it. Nothing is written any more, not even outcomes.
+    /// Another process wrote to it. Nothing is written any more, even no outcomes.
     WrittenOver,
 }
 
@@ -49,15 +49,15 @@ pub(super) struct DataFile {
     writable: OnceLock<File>,
     id: FileId,
     content: Mutex<Content>,
-    /// Somebody else wrote over it. That is final: nothing can tell what is left. Beside the lock,
-    /// because reads ask for it and must not wait for the writer.
+    /// Set if another process wrote to it. That is final: the rest of the content is not known. It
+    /// is outside the lock, because reads check it and must not wait for the writer.
     is_written_over: AtomicBool,
 }
 
-/// What the file holds if nobody else writes to it.
+/// Expected content of the file if nobody else writes to it.
 #[derive(Debug)]
 struct Content {
-    /// `None` after a write that failed: it may have been done in part.
+    /// `None` after a write that failed, because a part of it may have been done.
     header: Option<Vec<u8>>,
     length: u64,
 }
@@ -109,16 +109,16 @@ impl DataFile {
         Ok(self.writable.get_or_init(|| file))
     }
 
-    /// Sees whether the disk takes writes, before much is done for them.
+    /// Checks that the disk takes writes, before much work is done for them.
     pub(super) fn probe(&self) -> io::Result<()> {
         let directory = self.path.parent().expect("the file's path has a directory");
-        // Without a name: what fails names the directory alone, and nothing is left behind.
+        // Without a name: an error names only the directory, and nothing is left behind.
         let mut file = tempfile::tempfile_in(directory)?;
         file.write_all(&vec![1; PROBE_BYTES])?;
         file.sync_data()
     }
 
-    /// Looks whether the file is in its place and holds what was written to it. Costs some
+    /// Checks that the file is in its place and holds what was written to it. Takes some
     /// microseconds.
     pub(super) fn look(&self) -> Option<FileLoss> {
         if self.check(&locked(&self.content)).is_err() {
@@ -131,10 +131,10 @@ impl DataFile {
         }
     }
 
-    /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
-    /// redb meets that too.
+    /// Compares the file with its expected content. If it cannot be read, the disk is at fault, and
+    /// redb gets the same error.
     fn check(&self, content: &Content) -> io::Result<()> {
-        // As in `FileId::of`, without a look at its times.
+        // As in `FileId::of`, without a read of its times.
         let found = rustix::fs::statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
         if let (Ok(found), Ok(header)) = (found, read_header(&self.file)) {
             let is_header = content.header.as_ref().is_none_or(|expected| *expected == header);
@@ -167,7 +167,7 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
-/// The first bytes of a file, as many as there are.
+/// The first bytes of a file, up to the length of a header.
 fn read_header(file: &File) -> io::Result<Vec<u8>> {
     let mut header = vec![0; HEADER_BYTES];
     let mut read = 0;
@@ -192,7 +192,7 @@ fn overwritten(mut header: Vec<u8>, offset: u64, data: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Storage that writes nothing to a file that somebody else wrote over, and reads nothing from it.
+/// Storage that neither writes to nor reads from a file that another process wrote to.
 #[derive(Debug)]
 pub(super) struct Backend {
     file: Arc<DataFile>,
@@ -219,7 +219,7 @@ impl StorageBackend for Backend {
 
     fn sync_data(&self) -> io::Result<()> {
         self.below.sync_data()?;
-        // What was written over meanwhile must not count as committed.
+        // Data of another process must not count as committed.
         self.file.check(&locked(&self.file.content))
     }
 
@@ -257,10 +257,11 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Identifies the file that a path leads to.
+    /// Returns the identity of the file at a path.
     pub fn of(path: &Path) -> io::Result<Self> {
-        // For its inode alone. Whoever asks for a file's times makes the next write to it store a new
-        // time (multigrain timestamps, Linux 6.13 and later), and a synchronous one wait for that.
+        // Only its inode is needed. A read of a file's times makes the next write to it store a new
+        // time (multigrain timestamps, Linux 6.13 and later), and a synchronous write waits for
+        // that.
         let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::INO)?;
         let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
         Ok(Self { device, inode: found.stx_ino })
@@ -295,13 +296,13 @@ impl OwnFiles {
         Self { directory }
     }
 
-    /// The data directory.
+    /// The data directory of these files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns what a path leads to, if that is one of the files or the place of one that is
-    /// missing now.
+    /// Returns the name of the file at a path, if that is one of these files or the place of one
+    /// that is missing now.
     pub fn name_of(&self, path: &Path) -> Option<&'static str> {
         let is_same =
             |a: &Path, b: &Path| FileId::of(a).is_ok_and(|a| FileId::of(b).is_ok_and(|b| a == b));

@@ -3,7 +3,7 @@
 //! It is written in batches that the journal makes durable. These share one write transaction,
 //! which stays open: its commit, by a publication or a checkpoint, costs more than a batch's rows.
 //! A publication shows the batches to snapshots, a checkpoint makes the data file itself durable.
-//! After a failure the file is opened again.
+//! After a failure the files are opened again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,44 +30,45 @@ use crate::redb::tables::{
 };
 use pillarbox_domain::id::MessageId;
 
-/// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
+/// Largest number of changes that wait until their tables get them. It is small in tests, so that
+/// they meet both cases.
 const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
 pub(super) struct SharedDatabase {
     opener: Opener,
-    /// Whose file it must be; `None` for commands.
+    /// Required owner of the file; `None` for commands.
     owner: Option<StoreOwner>,
     handle: RwLock<Handle>,
     /// `None` while the file is not open.
     published: RwLock<Option<PublishedTables>>,
-    /// Of this process: an attempt to open the files that failed is made again with it.
+    /// Of this process: a repeated attempt to open the files uses the same one.
     epoch: Epoch,
     /// `None` until the files were open to be written.
     journal: Mutex<Option<Journal>>,
-    /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
+    /// Bytes in the journal since the last checkpoint. Readers must not wait for its writes.
     journal_bytes: AtomicU64,
-    /// What was written since the last publication; `None` if nothing was. The writer's thread
-    /// alone uses it.
+    /// Batches since the last publication; `None` if there are none. Only the writer's thread uses
+    /// it.
     unpublished: Mutex<Option<Unpublished>>,
     recent_rows: RecentRows,
 }
 
-/// What to do if the disk takes no writes.
+/// Decision for a disk that takes no writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unwritable {
-    /// Not to open the file.
+    /// The file is not opened.
     Refuse,
-    /// To read it until the disk takes writes.
+    /// The file is read until the disk takes writes.
     Read,
 }
 
-/// Where that goes which sets a file right at a start.
+/// Destination of the changes by which a start repairs a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Laid {
-    /// Into the file.
+    /// The file itself.
     Down,
-    /// Over it in memory: the file gets it once the disk takes writes.
+    /// Memory over the file: the file gets them once the disk takes writes.
     Over,
 }
 
@@ -79,19 +80,19 @@ struct Unpublished {
 }
 
 enum Handle {
-    /// Not at all: after the store is closed, and where the file cannot be opened.
+    /// Not open: after the store is closed, and if the file cannot be opened.
     Closed,
-    /// To be read: the disk takes no writes, and what would be written is lost.
+    /// Open for reading: the disk takes no writes, and writes are lost.
     Reading(Database),
     Writing(Database),
 }
 
 impl SharedDatabase {
-    /// Opens the file for the first time in this process, after a look at whether it is ours: a
-    /// file that is not stays as it is to the last byte.
+    /// Opens the file for the first time in this process, after a check that it is ours: a file of
+    /// another program stays as it is to the last byte.
     ///
-    /// `prepare` sets right what is in it. If the disk takes no writes and `unwritable` allows it, the
-    /// file is open to be read afterwards, prepared in memory, and the error says why.
+    /// `prepare` repairs its content. If the disk takes no writes and `unwritable` allows it, the
+    /// file is open for reading afterwards, prepared in memory, and the error gives the reason.
     pub(super) fn open<T>(
         opener: Opener,
         owner: Option<StoreOwner>,
@@ -131,25 +132,25 @@ impl SharedDatabase {
         Ok((database, prepared, refused))
     }
 
-    /// Returns true if the files were open to be written once.
+    /// Returns true if the files were open for writing once.
     pub(super) fn is_started(&self) -> bool {
         locked(&self.journal).is_some()
     }
 
-    /// Opens the files to be written after a start that could only read them. If that fails, the file
-    /// is open to be read afterwards, as before.
+    /// Opens the files for writing after a start that could only read them. If that fails, the file
+    /// is open for reading afterwards, as before.
     pub(super) fn start_writing(
         &self,
         damage: &Damage,
         mut prepare: impl FnMut(&Database, Laid) -> Result<(), ReadError>,
     ) -> Result<(), OpenError> {
         if let Some(file) = self.data_file() {
-            // Readers wait for what follows, so it is not for a disk that is full as before.
+            // Readers wait for the next step, so it is not done for a disk that is still full.
             file.probe().map_err(|error| OpenError::Io(error.into()))?;
         }
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);
-        // The old handle and its tables hold the file's lock, so they go first.
+        // The old handle and its tables hold the file's lock, so they are dropped first.
         (*published, *guard) = (None, Handle::Closed);
         let (opener, owner) = (&self.opener, self.owner);
         let written = open_to_write(opener, owner, self.epoch, damage);
@@ -168,8 +169,8 @@ impl SharedDatabase {
         written
     }
 
-    /// The open transaction with all changes, which is not kept any more. Whoever drops it has the
-    /// file opened again, so that the batches in it come back from the journal.
+    /// Takes the open transaction with all changes, which is no longer kept. A caller that drops it
+    /// has the file opened again, so that the batches in it come back from the journal.
     fn take_unpublished(&self) -> Result<Option<WriteTransaction>, ReadError> {
         let Some(Unpublished { transaction, later }) = locked(&self.unpublished).take() else {
             return Ok(None);
@@ -178,9 +179,9 @@ impl SharedDatabase {
         Ok(Some(transaction))
     }
 
-    /// Makes the changes that the last batches left for after their answer, once there are many: a
-    /// row that is changed again meanwhile is written once, and a table is opened for many rows. The
-    /// writer's thread alone calls it.
+    /// Makes the changes that the last batches left for after their answer, once there are many. So
+    /// a row that is changed again meanwhile is written once, and a table is opened for many rows.
+    /// Only the writer's thread calls it.
     pub(super) fn make_later_changes(&self) -> Result<(), ReadError> {
         let is_much =
             locked(&self.unpublished).as_ref().is_some_and(|now| now.later.len() >= LATER_CHANGES);
@@ -205,7 +206,7 @@ impl SharedDatabase {
         key: &IdKey,
         work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        // First, because rows are forgotten here only once each new snapshot has them.
+        // First, because rows are removed here only once each new snapshot has them.
         if let Some(row) = self.recent_rows.get(number_of(&table), key) {
             return work(Some(&row));
         }
@@ -215,7 +216,7 @@ impl SharedDatabase {
         })
     }
 
-    /// Reads the row with the least key; once there is a published one, it is that.
+    /// Reads the row with the least key. If there is a published row, that is the one.
     pub(super) fn read_first<T>(
         &self,
         table: KeyedTable,
@@ -242,8 +243,8 @@ impl SharedDatabase {
         }
     }
 
-    /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or
-    /// cached file, so it is done where the caller stands; only long listings belong on a thread of
+    /// Reads from a snapshot, as of the last publication. A read takes a few pages of a mapped or
+    /// cached file, so it runs on the caller's thread; only long listings belong on a thread of
     /// their own.
     pub(super) fn read<T>(
         &self,
@@ -255,8 +256,8 @@ impl SharedDatabase {
         }
     }
 
-    /// A snapshot that lives on by itself. Whoever holds it lets go where the store begins to
-    /// refuse: while it lives, the file cannot be opened again.
+    /// A snapshot that outlives this call. Its holder releases it if the store begins to refuse:
+    /// while it lives, the file cannot be opened again.
     pub(super) fn begin_read(&self) -> Result<ReadTransaction, ReadError> {
         match &*read_lock(&self.handle) {
             Handle::Writing(database) => Ok(database.begin_read()?),
@@ -264,16 +265,16 @@ impl SharedDatabase {
         }
     }
 
-    /// Whether the journal is at its path, or the data file is not at its own either: then both are
-    /// kept up to date where they are.
+    /// Returns true if the journal is at its path, or if the data file is not at its own either:
+    /// then both are kept up to date where they are.
     fn is_in_place(&self, journal: &Journal) -> bool {
         (self.opener.journal_id)() == journal.id()
             || self.data_file().is_some_and(|file| file.look().is_some())
     }
 
-    /// Runs a batch in one write transaction, which is durable once it is in the journal: then
-    /// `written` holds what the work gave, and the batch is accepted whatever fails after that. The
-    /// writer's thread alone calls it.
+    /// Runs a batch in one write transaction, which is durable once it is in the journal. Then
+    /// `written` holds the result of the work, and the batch is accepted even if a later step
+    /// fails. Only the writer's thread calls it.
     pub(super) fn write_batch<T>(
         &self,
         written: &mut Written<T>,
@@ -319,11 +320,11 @@ impl SharedDatabase {
         }
     }
 
-    /// Shows all batches to snapshots from now on. The writer's thread alone calls it.
+    /// Shows all batches to snapshots from now on. Only the writer's thread calls it.
     pub(super) fn publish(&self) -> Result<(), ReadError> {
         match &*read_lock(&self.handle) {
             Handle::Writing(database) => self.publish_in(database),
-            // The transaction with what was to be published went with the file.
+            // The transaction with the unpublished batches was lost with the file.
             Handle::Reading(_) | Handle::Closed => Ok(()),
         }
     }
@@ -334,7 +335,7 @@ impl SharedDatabase {
         self.commit(database, transaction)
     }
 
-    /// Commits, and shows it to whoever reads from now on.
+    /// Commits, and shows the commit to all later readers.
     fn commit(&self, database: &Database, transaction: WriteTransaction) -> Result<(), ReadError> {
         transaction.commit()?;
         let published = PublishedTables::open(database)?;
@@ -353,7 +354,7 @@ impl SharedDatabase {
         self.recent_rows.any_before(number_of(&MESSAGES), id.as_bytes())
     }
 
-    /// Does something while nobody reads or writes.
+    /// Runs work while nobody reads or writes.
     #[cfg(test)]
     pub(super) fn between_writes(&self, work: impl FnOnce()) {
         let _nobody = write_lock(&self.handle);
@@ -391,7 +392,7 @@ impl SharedDatabase {
         Ok(checkpoint)
     }
 
-    /// The transaction with what is not published yet, which is durable once it is committed.
+    /// The transaction with the unpublished changes, which is durable once it is committed.
     fn last_write(&self, database: &Database) -> Result<WriteTransaction, ReadError> {
         let Some(mut transaction) = self.take_unpublished()? else {
             return Ok(begin_write(database)?);
@@ -401,14 +402,14 @@ impl SharedDatabase {
     }
 
     /// Opens the file again, replays the journal and proves that both take writes, because after an
-    /// I/O error redb's handle refuses all that follows. A record in doubt is void afterwards. If
-    /// the file cannot be opened or written, it is open for reading afterwards, with all that is in
-    /// the journal. Readers wait meanwhile: none meets a handle whose write failed.
+    /// I/O error redb's handle refuses all further work. A record in doubt is void afterwards. If
+    /// the file cannot be opened or written, it is open for reading afterwards, with everything
+    /// that is in the journal. Readers wait meanwhile, so none meets a handle whose write failed.
     pub(super) fn reopen(&self) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);
         drop(locked(&self.unpublished).take());
-        // The old handle and its tables hold the file's lock, so they go first.
+        // The old handle and its tables hold the file's lock, so they are dropped first.
         (*published, *guard) = (None, Handle::Closed);
         let mut journal_guard = locked(&self.journal);
         let journal = journal_guard.as_mut().ok_or_else(closed)?;
@@ -437,7 +438,7 @@ impl SharedDatabase {
                 let checkpoint = journal.move_to(file).map_err(JournalError::from)?;
                 write(&database, |transaction| keep_checkpoint(transaction, checkpoint))?;
             }
-            // An empty record, which no replay minds.
+            // An empty record, which changes no replay.
             journal.append(&[]).map_err(JournalError::from)?;
             Ok((PublishedTables::open(&database)?, database))
         });
@@ -458,7 +459,7 @@ impl SharedDatabase {
         }
     }
 
-    /// Opens the file as it is, with what is in the journal laid over it in memory.
+    /// Opens the file as it is, with the content of the journal laid over it in memory.
     fn open_for_reading(
         &self,
         journal: &Journal,
@@ -469,7 +470,7 @@ impl SharedDatabase {
         Ok((PublishedTables::open(&database)?, database))
     }
 
-    /// Whether the record in doubt, if there is one, may be read at a start.
+    /// Returns true if a start may read the record in doubt, if there is one.
     pub(super) fn is_doubt_on_disk(&self) -> bool {
         locked(&self.journal).as_ref().is_some_and(Journal::is_doubt_on_disk)
     }
@@ -486,7 +487,7 @@ impl SharedDatabase {
                 forget_journal(&transaction)?;
                 Ok(transaction.commit()?)
             });
-            // Not before the data file needs it no more.
+            // Not before the data file has everything in it.
             let closed = forgotten.and_then(|()| {
                 let disowned = locked(&self.journal).as_mut().map(Journal::disown).transpose();
                 disowned.map(drop).map_err(|error| JournalError::from(error).into())
@@ -504,8 +505,9 @@ pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
 
 const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
 
-/// Tables from which rows are read by their key, open as of the last publication: to open one takes
-/// longer than to read a row of it. While one is open, the data file cannot be opened again.
+/// Tables from which rows are read by their key, open as of the last publication, because opening
+/// one takes longer than reading a row of it. While one is open, the data file cannot be opened
+/// again.
 struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
 
 impl PublishedTables {
@@ -522,18 +524,18 @@ impl PublishedTables {
     }
 }
 
-/// What became of a batch that was to be written.
+/// Result of writing a batch.
 #[derive(Debug)]
 pub(super) enum Written<T> {
-    /// It is not on disk.
+    /// The batch is not on disk.
     Not,
-    /// It may be on disk.
+    /// The batch may be on disk.
     Perhaps,
-    /// It is on disk.
+    /// The batch is on disk.
     Durably(T),
 }
 
-/// Sets right what is in a file that was opened, and opens the tables that readers read.
+/// Repairs the content of a file that was opened, and opens the tables that readers read.
 fn prepared<T>(
     database: &Database,
     laid: Laid,
@@ -543,7 +545,7 @@ fn prepared<T>(
     Ok((PublishedTables::open(database)?, prepared))
 }
 
-/// Returns true if the disk is at fault, and the file may be good to be read.
+/// Returns true if the disk is at fault, and the file may be readable.
 fn is_of_disk(error: &OpenError) -> bool {
     matches!(
         error,

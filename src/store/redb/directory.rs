@@ -24,7 +24,7 @@ pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadErr
     Ok(uses)
 }
 
-/// Reads which addresses are suppressed. A row that cannot be read suppresses as well, and is noted.
+/// Reads the suppressed addresses. A row that cannot be read suppresses as well, and is noted.
 pub(super) fn load_suppressed(
     transaction: &ReadTransaction,
     suppressed: &Suppressed,

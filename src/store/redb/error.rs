@@ -9,7 +9,7 @@ use crate::error::{DamagedRow, RowError};
 use crate::redb::JOURNAL_NAME;
 use crate::redb::journal::JournalError;
 
-/// Why the file could not be opened.
+/// Reason why the file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
@@ -107,7 +107,7 @@ impl From<JournalError> for ReadError {
     }
 }
 
-/// Says in an error that the journal has it, and not the data file.
+/// Adds to an error that it is the journal's, and not the data file's.
 fn of_journal(error: &std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("the journal {JOURNAL_NAME}: {error}"))
 }
@@ -127,7 +127,7 @@ impl From<ReadError> for OpenError {
     }
 }
 
-/// Why rows could not be read or written, before it becomes one of the errors above.
+/// Reason why rows could not be read or written, before it becomes one of the errors above.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error(transparent)]
@@ -154,7 +154,7 @@ macro_rules! of_file {
 
 of_file!(StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
 
-/// Says where a row is that cannot be read.
+/// Adds the place of a row that cannot be read.
 pub(super) trait InRow<T> {
     fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow>;
 }

@@ -18,8 +18,8 @@ use crate::transfer::{CHUNK_ROWS, Chunk, Facts};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 
 impl RedbStore {
-    /// Sends all rows of one moment, table after table, and returns the facts beside them. Leaves a
-    /// table if nobody takes its rows any more.
+    /// Sends all rows of one moment, table after table, and returns the facts beside them. Skips
+    /// the rest of a table if nobody takes its rows any more.
     pub(crate) fn export(&self, to: &mpsc::Sender<Chunk>) -> Result<Facts, StoreError> {
         self.read("meta", "all tables", |transaction| export(transaction, to))
     }
@@ -30,14 +30,14 @@ fn export(transaction: &ReadTransaction, to: &mpsc::Sender<Chunk>) -> Result<Fac
     let by_organisation = transaction.open_table(BY_ORGANISATION)?;
     let facts = facts(transaction)?;
     let mut export = Export { transaction, messages: &messages, by_organisation, to, facts };
-    // By the index of organisations: a record that cannot be read does not tell whose it is.
+    // By the index of organisations: a record that cannot be read does not show its organisation.
     let rows = |rows| Chunk::Rows(Table::Messages, rows);
     export.all(BY_ORGANISATION, rows, |(organisation, id), ()| {
         let row = messages.get(id).ok().flatten()?.value().to_vec();
         let organisation = Some(OrganisationId(organisation));
         Some((Key::from(id), NewRow { row, organisation }))
     })?;
-    // Behind the messages that they are of.
+    // After their messages.
     for table in Table::ALL.into_iter().filter(|table| *table != Table::Messages) {
         export.rows(table)?;
     }
@@ -88,7 +88,7 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Sends all rows of a table that rules know.
+    /// Sends all rows of a table that the rules know.
     fn rows(&mut self, table: Table) -> Result<(), ReadError> {
         let mut range = KeyRange::all();
         loop {
@@ -105,14 +105,16 @@ impl Export<'_> {
         }
     }
 
-    /// Returns a row as it is brought over; `None` if what the database searches by cannot be read.
+    /// Returns a row in its form for the database; `None` if a value that the database searches by
+    /// cannot be read.
     fn brought(&mut self, table: Table, key: Key, row: Vec<u8>) -> Option<(Key, NewRow)> {
         match table {
             Table::WebhookCursors => {
                 let position = decode_cursor(&row).ok()?.cursor.position.number();
                 self.facts.last_cursor = self.facts.last_cursor.max(position);
             }
-            // The database has none without its message, and messages go by their index.
+            // The database has no such row without its message, and messages are sent by their
+            // index.
             Table::Timeline => {
                 let id = *key.id(0).as_bytes();
                 let organisation = organisation_of(self.messages.get(id).ok()??.value())?;
@@ -129,7 +131,7 @@ impl Export<'_> {
         Some((key, row))
     }
 
-    /// Sends all rows of another table. Those that become `None` cannot be brought over.
+    /// Sends all rows of another table. Rows that become `None` cannot be sent.
     fn all<K: redb::Key + 'static, V: redb::Value + 'static, T>(
         &mut self,
         table: TableDefinition<'static, K, V>,
@@ -151,7 +153,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Fails if nobody takes rows any more. Whoever does not says why.
+    /// Fails if nobody takes rows any more. The receiver gives the reason.
     fn send(&self, chunk: Chunk) -> Result<(), mpsc::error::SendError<Chunk>> {
         self.to.blocking_send(chunk)
     }

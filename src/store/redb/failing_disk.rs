@@ -1,4 +1,4 @@
-//! Store on a disk in memory, whose writes fail when a test wants it: for tests of whatever uses a
+//! Store on a disk in memory, whose writes fail if a test wants it: for tests of code that uses a
 //! store.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,6 @@ use crate::redb::startup_recovery::Pending;
 use crate::redb::{CACHE_BYTES, RedbStore};
 use crate::{Engine, Store};
 
-/// File in memory.
 #[derive(Debug, Clone)]
 struct MemoryFile {
     bytes: Arc<InMemoryBackend>,
@@ -63,7 +62,8 @@ impl StorageBackend for MemoryFile {
 }
 
 impl Store {
-    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
+    /// A store on a disk in memory, with a function that makes its writes fail and one that lets
+    /// them succeed again.
     pub fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
         let fails = Arc::new(AtomicBool::new(false));
         let (data, journal) = (MemoryFile::new(&fails), MemoryFile::new(&fails));
@@ -82,7 +82,7 @@ impl Store {
 }
 
 impl Opener {
-    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
+    /// Opens the storage that `backend` returns, which fails as a test wants it to.
     pub(super) fn backend<B: StorageBackend>(
         cache_bytes: usize,
         backend: impl Fn() -> B + Clone + Send + Sync + 'static,
@@ -105,7 +105,7 @@ impl Opener {
     }
 }
 
-/// The journal that a test has in memory, if there is one.
+/// The journal that a test keeps in memory, if there is one.
 fn in_memory(journal: impl StorageBackend) -> io::Result<Option<JournalFile>> {
     let is_there = journal.len()? > 0;
     Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))

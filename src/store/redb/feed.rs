@@ -1,7 +1,7 @@
-//! Event feed: an entry for each change of a message that its organisation is told of, written in
-//! the transaction of the change.
+//! Event feed: an entry for each change of a message that its organisation receives, written in the
+//! transaction of the change.
 //!
-//! The writer gives the positions, so their order is that of the commits.
+//! The writer assigns the positions, so their order is that of the commits.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -39,11 +39,11 @@ impl RedbStore {
     }
 }
 
-/// What is known of the feeds in memory: where each one begins and ends.
+/// Feeds in memory: the first and the last position of each.
 #[derive(Debug, Default)]
 pub(super) struct FeedIndex {
     id: AtomicU64,
-    /// The last position that was given. Only who writes gives one.
+    /// The last position that was assigned. Only the writer assigns one.
     last: AtomicU64,
     extents: RwLock<BTreeMap<OrganisationId, Extent>>,
     grew: watch::Sender<FeedPosition>,
@@ -53,16 +53,16 @@ pub(super) struct FeedIndex {
 struct Extent {
     /// No entry is before it; `None` if there is none.
     first: Option<FeedPosition>,
-    /// The last entry that was ever there.
+    /// The last entry that the feed has had.
     last: FeedPosition,
 }
 
-/// What a purge removed from an organisation's feed.
+/// Result of a purge of an organisation's feed.
 #[derive(Debug)]
 pub(super) struct PurgedFeed {
     organisation: OrganisationId,
     pub(super) entries: usize,
-    /// The first one that was left.
+    /// The first entry that was left.
     first: Option<FeedPosition>,
     end: FeedPosition,
 }
@@ -89,7 +89,7 @@ impl FeedIndex {
         Ok(())
     }
 
-    /// Returns the last position that was given. In a write transaction, every later entry is
+    /// Returns the last position that was assigned. In a write transaction, every later entry is
     /// behind it.
     pub(super) fn last(&self) -> FeedPosition {
         FeedPosition::from_number(self.last.load(Ordering::Relaxed))
@@ -167,13 +167,13 @@ impl FeedIndex {
         let mut extents = write_lock(&self.extents);
         for PurgedFeed { organisation, entries: _, first, end } in purged {
             let Some(extent) = extents.get_mut(&organisation) else { continue };
-            // If none was left, all that are there now were added since.
+            // If none was left, all present ones were added since.
             extent.first = first.or((extent.last >= end).then_some(end));
         }
     }
 }
 
-/// Returns the number of the file's feed, and gives it one at first.
+/// Returns the number of the file's feed, and creates it at first.
 pub(super) fn identify(tables: &mut Tables<'_>) -> Result<FeedId, ReadError> {
     let meta = tables.meta.open()?;
     if let Some(row) = meta.get(FEED_ID)? {

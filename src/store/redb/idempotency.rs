@@ -1,10 +1,10 @@
 //! The idempotency keys in memory: from a key's hash to the messages that it may have made.
 //!
-//! The index only narrows down: whoever uses it reads the log's row on disk and compares the
-//! whole key, so an answer is never a matter of chance. Keys are kept in one shard an hour, so
-//! that expiry drops a shard at once and no shard grows beyond an hour's mail. An entry has no more
-//! than tells it apart within its hour: 17 bytes with the table's own, which is 20 to 39 bytes a
-//! key, depending on how full the table is.
+//! The index only narrows down: its users read the log's row on disk and compare the whole key, so
+//! no answer depends on chance. Keys are kept in one shard an hour, so that expiry drops a shard at
+//! once and no shard grows beyond an hour's mail. An entry has only what identifies it within its
+//! hour: 17 bytes with the table's own, which is 20 to 39 bytes a key, depending on how full the
+//! table is.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -43,11 +43,10 @@ impl KeyHasher {
 #[derive(Debug, Default)]
 pub(super) struct IdempotencyIndex {
     hasher: KeyHasher,
-    /// Oldest hour first.
     shards: VecDeque<Shard>,
 }
 
-/// Keys that a batch claims. The index has them once the batch is durable.
+/// Keys that a batch claims. They get into the index once the batch is durable.
 #[derive(Debug, Default)]
 pub(super) struct ClaimedKeys(pub(super) HashTable<(KeyHash, MessageId)>);
 
@@ -78,8 +77,8 @@ struct Entry {
 }
 
 impl IdempotencyIndex {
-    /// Reads the keys that may still replay. A lookup decides whether a key does; by then it is
-    /// known whether the clock is in doubt.
+    /// Reads the keys that may still replay. A lookup decides if a key does, because by then it is
+    /// known if the clock is in doubt.
     pub(super) fn load(
         transaction: &ReadTransaction,
         damage: &Damage,
@@ -124,8 +123,8 @@ impl IdempotencyIndex {
         self.shard(hour).add(entry);
     }
 
-    /// Adds many keys, by the order of their messages' ids. Each hour's table is made in its size:
-    /// one that grows leaves behind the memory of those that it was.
+    /// Adds many keys, by the order of their messages' ids. Each hour's table is made in its final
+    /// size, because a table that grows leaves its earlier memory unused.
     fn extend<E>(
         &mut self,
         keys: impl Iterator<Item = Result<(KeyHash, MessageId), E>>,
@@ -198,8 +197,8 @@ impl Entry {
     }
 }
 
-/// An id's hour, and all else of it: 22 bits for the milliseconds of an hour, and the 74 bits of a
-/// version 7 UUID that are neither its instant nor fixed (RFC 9562 section 5.7).
+/// An id's hour, and the rest of the id: 22 bits for the milliseconds of an hour, and the 74 bits
+/// of a version 7 UUID that are neither its instant nor fixed (RFC 9562 section 5.7).
 fn split(id: MessageId) -> (u64, [u8; 12]) {
     let bits = u128::from_be_bytes(*id.as_bytes());
     let millis = bits >> 80;

@@ -2,17 +2,17 @@
 //!
 //! A record holds the rows that one batch put and removed. Once it is on disk, the batch is
 //! accepted; redb gets the rows without a sync. A checkpoint makes redb's file durable now and
-//! then. After it the journal begins again at its start. What is in the journal and not yet in
-//! redb's file is replayed when the file is opened.
+//! then. After it the journal begins again at its start. Records that redb's file does not have yet
+//! are replayed when the file is opened.
 //!
-//! The file begins with a block that says whose it is and has the mark of the last checkpoint.
-//! Records follow, each at the start of a block. A record is valid if its epoch, number and checksum
-//! are right. The epoch is random and new at each start, so that bytes that a client chose are never
-//! taken for a record.
+//! The file begins with a block that names its owner and has the mark of the last checkpoint.
+//! Records follow, each at the start of a block. A record is valid if its epoch, number and
+//! checksum are right. The epoch is random and new at each start, so that bytes that a client chose
+//! are never taken for a record.
 //!
-//! A mark is written before its checkpoint is made, in one of two places in turn. So the mark of the
-//! checkpoint that the data file has is there whenever the process ends, and a start requires it: a
-//! journal without it is older than the data file, newer, or another's.
+//! A mark is written before its checkpoint is made, in one of two places, alternately. So the mark
+//! of the checkpoint that the data file has is there whenever the process ends, and a start
+//! requires it: a journal without it is older than the data file, newer, or another's.
 
 use std::io;
 
@@ -27,11 +27,11 @@ pub(super) use direct_file::DirectFile;
 mod direct_file;
 mod head;
 
-/// What a direct write is aligned to, in memory and in the file, in bytes.
+/// Alignment of a direct write, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
 /// Length of a new journal in bytes.
 pub(super) const FIRST_BYTES: u64 = 1 << 20;
-/// What the file grows by at least, in bytes.
+/// Smallest growth of the file, in bytes.
 const GROWTH_BYTES: u64 = 1 << 20;
 
 /// Bytes of a checksum: the first of a SHA-256 digest.
@@ -39,7 +39,7 @@ const CHECKSUM_BYTES: usize = 16;
 /// Bytes of a record before its changes: epoch, number, length of the changes, checksum.
 const HEAD_BYTES: usize = 8 + 8 + 8 + CHECKSUM_BYTES;
 
-/// Secret of one start, by which its records are known.
+/// Secret of one start, which identifies its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Epoch(pub(super) u64);
 
@@ -78,11 +78,11 @@ pub(super) struct Journal {
     head: Head,
     /// Number of the last record that is known to be on disk.
     last: u64,
-    /// Where the next record begins, in bytes.
+    /// Beginning of the next record, in bytes.
     position: u64,
     /// Length of the file, in bytes.
     length: u64,
-    /// The next record was begun, and nobody knows whether it is on disk.
+    /// The next record was begun, and it is not known if it is on disk.
     is_next_in_doubt: bool,
     buffer: AlignedBuffer,
 }
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Reads what a journal has after a checkpoint, and changes nothing.
+    /// Reads the records of a journal after a checkpoint, and changes nothing.
     pub(super) fn read_after<E: From<JournalError>>(
         file: JournalFile,
         checkpoint: Checkpoint,
@@ -107,8 +107,8 @@ impl Journal {
 
     /// Takes over a storage of whole blocks for a new epoch. Its records are those after
     /// `checkpoint`; without one there are none. Nothing is lost if the process ends before the
-    /// data file knows of the new epoch: the journal is then still that of the old one. An epoch that
-    /// an attempt to open it has used already may be used again.
+    /// data file knows of the new epoch: the journal is then still that of the old one. An epoch
+    /// that an attempt to open it has used already may be used again.
     ///
     /// Calls `replay` with the changes of each record, in order.
     pub(super) fn open<E: From<JournalError>>(
@@ -125,7 +125,8 @@ impl Journal {
         let mut journal = Self::over(file, epoch, head).map_err(JournalError::from)?;
         if let Some(checkpoint) = checkpoint {
             journal.replay_after(checkpoint, &mut replay)?;
-            // First the marks: a loss of power in the middle of a block may leave a part of it.
+            // First the marks: a loss of power in the middle of a block may leave only a part of
+            // it.
             journal.head.add_mark(checkpoint, start);
             journal.write_head().map_err(JournalError::from)?;
             journal.head.take_over(epoch, checkpoint.epoch);
@@ -150,15 +151,15 @@ impl Journal {
         })
     }
 
-    /// Place up to which the data file has everything once a checkpoint is durable that is begun
-    /// now. A record in doubt is void by it.
+    /// Place up to which the data file has everything once a checkpoint that begins now is durable.
+    /// It makes a record in doubt void.
     pub(super) fn checkpoint(&self) -> Checkpoint {
         let record = self.last + u64::from(self.is_next_in_doubt);
         Checkpoint { epoch: self.epoch, record }
     }
 
-    /// Marks the checkpoint that is about to be made: a start of the data file that has it requires the
-    /// mark. The mark of the last durable checkpoint stays.
+    /// Marks the checkpoint that is about to be made: a start of the data file that has it requires
+    /// the mark. The mark of the last durable checkpoint stays.
     pub(super) fn mark(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
         if self.head.is_settled(checkpoint) {
             return Ok(());
@@ -180,17 +181,17 @@ impl Journal {
         self.position - BLOCK_BYTES as u64
     }
 
-    /// Says in the file that it is this epoch's alone: the data file knows of the epoch.
+    /// Writes into the file that it belongs only to this epoch: the data file knows of the epoch.
     pub(super) fn own(&mut self) -> io::Result<()> {
         self.head.settle(self.checkpoint());
         self.head.own(self.epoch);
         self.write_head()
     }
 
-    /// Goes on in another file, or stays where it is if that fails. Of this one nothing may be
+    /// Continues in another file, or stays in this one if that fails. Nothing of this one may be
     /// needed any more. Returns the checkpoint that the data file is to have then.
     pub(super) fn move_to(&mut self, file: JournalFile) -> io::Result<Checkpoint> {
-        // A number that the file of before never had, so that nobody takes that one for this.
+        // A number that the previous file did not have, so that the two are not confused.
         let checkpoint = Checkpoint { epoch: self.epoch, record: self.last + 1 };
         let length = file.storage.len()?;
         let before = (
@@ -210,7 +211,7 @@ impl Journal {
         self.id
     }
 
-    /// Says in the file that no data file needs it any more.
+    /// Writes into the file that no data file needs it any more.
     pub(super) fn disown(&mut self) -> io::Result<()> {
         self.buffer.zeroed(BLOCK_BYTES);
         self.storage.write(0, self.buffer.last())?;
@@ -229,8 +230,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the changes of a batch. When this returns `Ok`, they are on disk; after an error
-    /// nobody knows whether they are, until a checkpoint is durable. There must be room.
+    /// Writes the changes of a batch. After `Ok`, they are on disk. After an error it is not known
+    /// if they are, until a checkpoint is durable. There must be room.
     pub(super) fn append(&mut self, changes: &[u8]) -> io::Result<()> {
         let number = self.last + 1;
         let bytes = usize::try_from(record_bytes(changes.len())).expect("a record is in memory");
@@ -275,8 +276,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Replays the records that an earlier start left, up to the first that is not whole: that one
-    /// was not answered.
+    /// Replays the records that an earlier start left, up to the first that is not whole: that
+    /// record was not answered.
     fn replay_after<E: From<JournalError>>(
         &self,
         checkpoint: Checkpoint,
@@ -298,7 +299,7 @@ impl Journal {
     }
 
     /// Replays the records after a checkpoint, up to this number or the first that is not whole;
-    /// gives the number of the last, and where the next one would begin.
+    /// returns the number of the last, and the position of the next one.
     fn replay_up_to<E: From<JournalError>>(
         &self,
         up_to: u64,

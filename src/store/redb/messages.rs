@@ -21,12 +21,12 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::request::KeyOrigin;
 use pillarbox_domain::time::Timestamp;
 
-/// How many rows are read before the reader looks whether it should rest: a small part of a
+/// Number of rows that are read before the reader checks if it should rest: a small part of a
 /// millisecond.
 const ROWS_WITHOUT_REST: usize = 32;
-/// How long a rest is, as a multiple of the work before it.
+/// Length of a rest, as a multiple of the work before it.
 const REST: u32 = 3;
-/// How long after a commit the writer counts as busy.
+/// Time after a commit for which the writer counts as busy.
 const BUSY: Duration = Duration::from_millis(20);
 
 impl RedbStore {
@@ -75,9 +75,9 @@ impl RedbStore {
         self.checked(SENT.name(), "an id of the provider", reading.await)
     }
 
-    /// Reads everything that is durable by now; only of the messages before the given one, if there
-    /// is one: then batches that changed none of those need not be published, which would take the
-    /// writer's time.
+    /// Reads everything that is durable by now; if a message is given, only the messages before it.
+    /// Then batches that changed none of those need not be published, which would take the writer's
+    /// time.
     pub(crate) async fn page(
         &self,
         filter: MessageFilter,
@@ -129,10 +129,10 @@ fn read_page(
 /// acceptance has the processor.
 struct Rests<'a> {
     metrics: &'a StoreMetrics,
-    /// Commits at the last look.
+    /// Number of commits at the last check.
     commits: u64,
-    /// When the last commit was noticed. A read begins as if it had just noticed one: else it would
-    /// work without rest until the writer gets the processor.
+    /// Time at which the last commit was noticed. A read begins as if it had just noticed one: else
+    /// it would work without rest until the writer gets the processor.
     last_commit: Instant,
     works_since: Instant,
     rows: usize,
@@ -143,7 +143,7 @@ impl<'a> Rests<'a> {
         Self { metrics, commits: metrics.commits(), last_commit: now, works_since: now, rows: 0 }
     }
 
-    /// Rests if it is time to and the writer is busy.
+    /// Rests if a rest is due and the writer is busy.
     fn after_row(&mut self) {
         self.rows += 1;
         if !self.rows.is_multiple_of(ROWS_WITHOUT_REST) {
@@ -156,7 +156,7 @@ impl<'a> Rests<'a> {
         self.works_since = Instant::now();
     }
 
-    /// Returns how long to rest after so many commits.
+    /// Returns the length of the rest after this many commits.
     fn due(&mut self, commits: u64, now: Instant) -> Duration {
         if commits != self.commits {
             (self.commits, self.last_commit) = (commits, now);
@@ -171,8 +171,8 @@ impl<'a> Rests<'a> {
 
 type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
 
-/// The ids that can match, in the order in which they are looked at, from the organisation's own if the
-/// filter names one.
+/// The ids that can match, in the order in which they are checked, from the organisation's own if
+/// the filter names one.
 fn ids(
     transaction: &ReadTransaction,
     filter: &MessageFilter,
@@ -220,7 +220,7 @@ mod tests {
         rests.works_since = start + BUSY;
         assert_eq!(rests.due(0, start + BUSY + WORK), Duration::ZERO, "nobody else works");
         assert_eq!(rests.due(1, start + BUSY + WORK), WORK * REST);
-        // No commit between two looks: the next one is on its way.
+        // No commit between two checks: the next one is on its way.
         rests.works_since = start + BUSY * 3 / 2;
         assert_eq!(rests.due(1, start + BUSY * 3 / 2 + WORK), WORK * REST);
         rests.works_since = start + BUSY * 3;

@@ -24,18 +24,18 @@ use crate::redb::temp_files::{self, Existing};
 use crate::redb::{JOURNAL_NAME, owner};
 use pillarbox_domain::id::MessageId;
 
-/// How many messages one transaction of a migration takes over.
+/// Number of messages that one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
 
-/// A new epoch, which is this process's alone.
+/// A new epoch, which only this process has.
 pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
     let number = getrandom::u64();
     let number = number.map_err(|error| JournalError::from(io::Error::other(error.to_string())))?;
     Ok(Epoch(number))
 }
 
-/// Opens both files to be written, in the layout of this version and with what the last process left
-/// in the journal. An attempt that failed may be made again, with the same epoch.
+/// Opens both files for writing, in the layout of this version and with the records that the last
+/// process left in the journal. An attempt that failed may be made again, with the same epoch.
 pub(super) fn open_to_write(
     opener: &Opener,
     owner: Option<StoreOwner>,
@@ -55,7 +55,7 @@ pub(super) fn open_to_write(
     Ok((database, journal))
 }
 
-/// Opens both files as they are: all that would be written stays in memory, laid over them.
+/// Opens both files as they are: all writes stay in memory, laid over them.
 pub(super) fn open_to_read(
     opener: &Opener,
     owner: Option<StoreOwner>,
@@ -92,13 +92,13 @@ fn missing_journal() -> OpenError {
     OpenError::Journal("it is missing".to_owned())
 }
 
-/// Takes over the journal for this start: replays what the last process left in it.
+/// Takes over the journal for this start: replays the records that the last process left in it.
 fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<Journal, OpenError> {
     let kept = kept_checkpoint(&database.begin_read()?)?;
     let found = found_journal((opener.journal)())?;
     let found = match kept {
         Some(_) => found,
-        // An attempt that failed may have made it this process's own.
+        // A failed attempt may have made it this process's own.
         None if is_of(epoch, found.as_ref())? => found,
         None => opener.keep_journal_of_another(found)?,
     };
@@ -119,21 +119,21 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
     Ok(journal)
 }
 
-/// Opens the storage: a file, or what a test gives.
+/// Opens the storage: a file, or the storage of a test.
 pub(crate) struct Opener {
     pub(super) open: Box<Open>,
-    /// Opens it without changing it: what redb writes while it does so stays in memory.
+    /// Opens it without changing it: the writes of redb meanwhile stay in memory.
     pub(super) open_for_reading: Box<Open>,
     /// `None` if the storage is no file.
     pub(super) data_file: Option<Arc<DataFile>>,
     /// Opens the journal, if there is one.
     pub(super) journal: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
-    /// The same to be read; it writes nothing.
+    /// The same for reading; it writes nothing.
     pub(super) journal_for_reading: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
     pub(super) create_journal: Box<dyn Fn() -> io::Result<JournalFile> + Send + Sync>,
-    /// Identifies the file at the journal's path; `None` if there is none.
+    /// Returns the identity of the file at the journal's path; `None` if there is none.
     pub(super) journal_id: Box<dyn Fn() -> Option<FileId> + Send + Sync>,
-    /// Gives another data file's journal another name.
+    /// Renames the journal of another data file.
     pub(super) set_journal_aside: Box<dyn Fn(Epoch) -> io::Result<()> + Send + Sync>,
 }
 
@@ -147,8 +147,8 @@ pub(super) fn open_with(
 }
 
 impl Opener {
-    /// Opens a file, caching up to `cache_bytes` of it. Its descriptor is kept: another file that
-    /// lies at the path later is never opened.
+    /// Opens a file, caching up to `cache_bytes` of it. Its descriptor is kept, so another file at
+    /// the same path later is not opened.
     pub(super) fn file(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
         let file = DataFile::open(path).map_err(|error| OpenError::Io(error.into()))?;
         let (to_write, to_read) = (Arc::clone(&file), Arc::clone(&file));
@@ -181,7 +181,7 @@ impl Opener {
         })
     }
 
-    /// Checks that the file is of a format that is known, and not another owner's. Changes nothing.
+    /// Checks that the file has a known format, and no other owner. Changes nothing.
     pub(super) fn check(&self, owner: Option<StoreOwner>) -> Result<(), OpenError> {
         let database = (self.open_for_reading)()?;
         require_format(&database)?;
@@ -189,7 +189,7 @@ impl Opener {
     }
 
     /// Keeps a journal that was found under another name, if a data file may still need it: that
-    /// file is not here. Gives it back otherwise.
+    /// file is not here. Otherwise returns it.
     pub(super) fn keep_journal_of_another(
         &self,
         found: Option<JournalFile>,
@@ -201,7 +201,8 @@ impl Opener {
     }
 }
 
-/// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
+/// Checks that a file is ours and of a known version, which may be an earlier one; returns the
+/// version.
 pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
     let format = match database.begin_read()?.open_table(META) {
         Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => None,
@@ -214,9 +215,9 @@ pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
     }
 }
 
-/// Makes the file where there is none, whole or not at all: it is made under another name in the
-/// same directory, made durable, and only then renamed. A crash at any moment leaves either no
-/// file or a good one.
+/// Makes the file if there is none, whole or not at all: it is made under another name in the same
+/// directory, made durable, and only then renamed. A crash at any moment leaves either no file or a
+/// good one.
 pub(super) fn create_if_missing(
     path: &Path,
     owner: Option<StoreOwner>,
@@ -225,7 +226,8 @@ pub(super) fn create_if_missing(
         return Ok(FileOrigin::Existing);
     }
     match create(path, owner) {
-        // Another process was first, and took what is made here for a stray; its file is as good.
+        // Another process was first, and took this file for an abandoned one; its own file is as
+        // good.
         Err(_) if path.exists() => Ok(FileOrigin::Existing),
         made => made.map(|()| FileOrigin::Created),
     }
@@ -261,9 +263,9 @@ pub(super) fn initialize(database: &Database) -> Result<(), OpenError> {
 /// Origin of a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileOrigin {
-    /// It was there.
+    /// It existed before.
     Existing,
-    /// There was none, so it was created, empty.
+    /// It did not exist, so it was created, empty.
     Created,
 }
 
@@ -283,7 +285,8 @@ fn migrate_from_1(database: &Database, damage: &Damage) -> Result<(), ReadError>
     }
 }
 
-/// Takes over some messages after `after`; the last of them, or nothing once all are.
+/// Takes over some messages after `after`; returns the last of them, or `None` once all are taken
+/// over.
 fn list_organisations_messages(
     tables: &mut Tables<'_>,
     after: Bound<IdKey>,

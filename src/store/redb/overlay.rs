@@ -1,8 +1,8 @@
-//! A storage that is read and never written: what is written stays in memory, above it.
+//! A storage that is only read: writes stay in memory, above it.
 //!
-//! redb repairs and marks a file while it opens it, even where nothing is to be changed. With this
-//! in between, a file can be looked at and left as it is, and one on a disk that takes no writes
-//! can still be read.
+//! redb repairs and marks a file while it opens it, even if nothing is to be changed. With this in
+//! between, a file can be checked and left as it is, and a file on a disk that takes no writes can
+//! still be read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,10 +13,10 @@ use redb::{BackendError, StorageBackend};
 
 use crate::locks::locked;
 
-/// What is kept in memory as one, in bytes: redb's own page.
+/// Unit that is kept in memory, in bytes: redb's own page.
 const PAGE: usize = 4_096;
 
-/// Storage with what was written kept in memory above it.
+/// Storage whose writes are kept in memory above it.
 #[derive(Debug)]
 pub(super) struct Overlay<B> {
     below: B,
@@ -25,7 +25,7 @@ pub(super) struct Overlay<B> {
 
 #[derive(Debug, Default)]
 struct Above {
-    /// Where it was changed.
+    /// Length after the writes; `None` if they did not change it.
     length: Option<u64>,
     /// Pages that were written, by their number.
     pages: BTreeMap<u64, Vec<u8>>,
@@ -109,7 +109,6 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
         self.below.close()
     }
 
-    // A file that is only read can be locked only as one that others may read as well; that keeps
-    // writers away, which is what matters.
+    // A file that is only read can only get a shared lock. It keeps writers away, which is enough.
     hand_on_locks!(try_lock_shared_range, lock_shared_range);
 }

@@ -7,7 +7,7 @@ use crate::record::directory::decode_organisation;
 use crate::redb::error::{OpenError, ReadError};
 use crate::redb::tables::{MADE_BY_DEV, META, ORGANISATIONS, write};
 
-/// Refuses a file of another owner, as far as it shows without its journal. Changes nothing.
+/// Refuses a file of another owner, if that can be seen without its journal. Changes nothing.
 pub(super) fn refuse_others(
     database: &Database,
     owner: Option<StoreOwner>,
@@ -21,8 +21,8 @@ pub(super) fn refuse_others(
     }
 }
 
-/// Refuses a file of another owner, once it has what was in its journal. Marks the one that `dev`
-/// made before there were marks: it has the organisation of `dev` alone.
+/// Refuses a file of another owner, once it has the content of its journal. Marks a file that `dev`
+/// made before there were marks: it has only the organisation of `dev`.
 pub(super) fn require(database: &Database, owner: Option<StoreOwner>) -> Result<(), OpenError> {
     refuse_others(database, owner)?;
     if owner != Some(StoreOwner::Dev) || is_marked(database)? {

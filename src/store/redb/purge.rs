@@ -1,4 +1,4 @@
-//! The purge: what is past its window goes, oldest first, a bounded step at a time.
+//! The purge: removes rows that are past their window, oldest first, a bounded step at a time.
 
 use std::collections::BTreeSet;
 use std::ops;
@@ -70,7 +70,7 @@ fn purge_messages(
     let messages = batch.tables.messages.open()?;
     let (count, last) = messages.remove_first(keys(ids), limit, |id, row| {
         organisations.extend(organisation_of(row));
-        // Of a record that cannot be read, the provider's id stays for now: see `purge_orphans`.
+        // If a record cannot be read, the provider's id stays for now: see `purge_orphans`.
         let message = decode_message(MessageId::from_bytes(id), row);
         if let Ok(State::Sent { sent_at, .. }) = message.map(|message| message.state) {
             sent.push((sent_at.unix_millis(), id));
@@ -93,8 +93,8 @@ fn purge_messages(
     Ok(count)
 }
 
-/// Removes rows that find messages which have no record any more: a record that could not be read told
-/// neither whose it was nor when it was sent.
+/// Removes rows that find messages whose record is gone: a record that could not be read showed
+/// neither its organisation nor the time at which it was sent.
 fn purge_orphans(
     batch: &mut Batch<'_>,
     ids: &ops::Range<MessageId>,

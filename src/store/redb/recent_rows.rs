@@ -1,6 +1,6 @@
-//! Rows that are durable in the journal, but not yet in what snapshots of the data file show.
+//! Rows that are durable in the journal, but not yet in snapshots of the data file.
 //!
-//! A read of one row by its key looks here first. A read of a range waits for the publication
+//! A read of one row by its key checks here first. A read of a range waits for the publication
 //! instead, unless all of these rows are behind the range. A batch that removes such a row is
 //! published at once.
 
@@ -19,7 +19,7 @@ use crate::redb::tables::{IdKey, Visibility, visibility};
 #[derive(Debug, Default)]
 pub(super) struct RecentRows {
     rows: RwLock<Rows>,
-    /// Whether a batch was written since the last publication. If not, reads need no lock.
+    /// True if a batch was written since the last publication. If not, reads need no lock.
     is_unpublished: AtomicBool,
 }
 
@@ -30,7 +30,7 @@ struct Rows {
     least: BTreeMap<u8, IdKey>,
 }
 
-/// Whether all changes of a batch can be read before they are published.
+/// Readability of a batch's changes before they are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readable {
     Now,
@@ -86,7 +86,7 @@ impl RecentRows {
     /// Forgets all rows: snapshots show them from now on.
     pub(super) fn clear(&self) {
         let mut rows = write_lock(&self.rows);
-        // Room that was needed once is needed again.
+        // The memory is kept, because it will be needed again.
         rows.by_key.clear();
         rows.least.clear();
         self.is_unpublished.store(false, Ordering::Release);

@@ -1,4 +1,5 @@
-//! Putting a backup in the place of the data file, once it has been read from end to end.
+//! Restoration: puts a backup in the place of the data file, after it has been read from end to
+//! end.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,15 +20,15 @@ use crate::redb::{CACHE_BYTES, FILE_NAME, directory};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
-/// How much is copied between two reports.
+/// Number of bytes that are copied between two reports.
 const STEP_BYTES: usize = 1 << 20;
 
-/// What a backup holds.
+/// Content of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Contents {
     pub messages: u64,
-    /// When the newest of them was accepted.
+    /// Time at which the newest of them was accepted.
     pub newest: Option<Timestamp>,
     pub organisations: usize,
     pub api_keys: usize,
@@ -50,16 +51,16 @@ impl Contents {
     }
 }
 
-/// What became of a restoration.
+/// Result of a restoration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// What the backup holds.
+    /// Content of the backup.
     pub contents: Contents,
-    /// Where the data file that was there is kept.
+    /// Path at which the previous data file is kept; `None` if there was none.
     pub kept: Option<PathBuf>,
 }
 
-/// Why a backup is not in place. Nothing was changed.
+/// Reason why a backup is not in place. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum RestoreError {
@@ -75,16 +76,16 @@ pub enum RestoreError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// What to do with a copy of a data file that was not closed, without its journal.
+/// Decision for a copy of a data file that was not closed, without its journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unclosed {
-    /// Refuse it: something may be missing.
+    /// Refuse it, because something may be missing.
     Refuse,
-    /// Take it as it is.
+    /// Accept it as it is.
     AcceptLoss,
 }
 
-/// A backup that has been copied beside the data file and found good.
+/// A backup that has been copied beside the data file and checked.
 #[derive(Debug)]
 pub struct Candidate {
     temporary: tempfile::NamedTempFile,
@@ -93,8 +94,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Copies a backup into the data directory, telling of the bytes as they come, and reads the
-    /// copy from end to end. The backup itself is left as it is.
+    /// Copies a backup into the data directory, reporting the bytes as they come, and reads the
+    /// copy from end to end. The backup itself stays as it is.
     pub fn check(
         backup: &Path,
         directory: &Path,
@@ -107,7 +108,7 @@ impl Candidate {
         let mut from = File::open(backup).map_err(unreadable)?;
         let beside = target.parent().unwrap_or(directory);
         let mut temporary = temp_files::make_data_file(beside).map_err(unwritable)?;
-        // A command that opens the directory meanwhile is to see that this is no stray.
+        // A command that opens the directory meanwhile must see that this file is in use.
         temporary.as_file().lock().map_err(unwritable)?;
         let (mut buffer, mut total) = (vec![0; STEP_BYTES], 0);
         loop {
@@ -139,8 +140,8 @@ impl Candidate {
         if there && existing == Existing::Keep {
             return Err(RestoreError::Exists { path: target });
         }
-        // Its lock is held until the other file is in its place. A file that does not open is what
-        // backups are for.
+        // Its lock is held until the other file is in its place. A file that does not open is the
+        // usual reason to restore.
         let lock = match there.then(|| Database::open(&target)) {
             Some(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
                 return Err(RestoreError::InUse { path: target });
@@ -155,10 +156,10 @@ impl Candidate {
             if let Some(kept) = &kept {
                 std::fs::hard_link(&target, kept)?;
             }
-            // One that has come into being since then is not to be lost.
+            // A file that was created since then must not be lost.
             let existing = if there { Existing::Replace } else { Existing::Keep };
             // Not by closing it: a process that is being started may hold a copy of the descriptor,
-            // and with it the lock.
+            // and so the lock.
             temp_files::place(temporary, &target, existing)?.unlock()?;
             Ok(kept)
         })();
@@ -177,7 +178,7 @@ fn inspect(mut database: Database, unclosed: Unclosed) -> Result<Contents, OpenE
         return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
     }
     require_format(&database)?;
-    // An older format does not have all of them. It is brought to this one when it is opened.
+    // An older format does not have all tables. It is brought to this one when it is opened.
     write_tables(&database, |mut tables| Ok(tables.create()?))?;
     if kept_checkpoint(&database.begin_read()?)?.is_some() {
         match unclosed {
@@ -238,7 +239,7 @@ mod tests {
             let candidate =
                 Candidate::check(&backup, directory.path(), Unclosed::Refuse, |_| ()).unwrap();
             let target = directory.path().join(FILE_NAME);
-            // A service that is started while the restoration comes to its end.
+            // A service that is started while the restoration ends.
             let start = Instant::now() + Duration::from_micros(20 * round);
             let path = target.clone();
             let other = std::thread::spawn(move || {
@@ -262,7 +263,7 @@ mod tests {
         let backup = there.path().join(FILE_NAME);
         let candidate =
             Candidate::check(&backup, directory.path(), Unclosed::Refuse, |_| ()).unwrap();
-        // As a process has it that is being started.
+        // As held by a process that is being started.
         let _copy = candidate.temporary.as_file().try_clone().unwrap();
         candidate.install(Existing::Keep, NOON).unwrap();
         RedbStore::open(directory.path(), Pending::Settle, NOON).unwrap();

@@ -52,7 +52,7 @@ impl RedbStore {
         table: Table,
         keys: Vec<Key>,
     ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
-        // Rows that are shown refer to them: they are published with those.
+        // Rows that are shown refer to them, so they are published with those.
         let read = move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys);
         Ok(self.read_aside(table, read).await?.into_iter().collect())
     }
@@ -115,7 +115,7 @@ impl RedbStore {
         self.writer.run(ROW_WEIGHT, put).await
     }
 
-    /// Waits until snapshots show what is durable of a table.
+    /// Waits until snapshots show the durable rows of a table.
     async fn shows(&self, table: Table) {
         // All others are published with each batch that changes them.
         if matches!(table, Table::Messages | Table::Feed | Table::History | Table::Timeline) {
@@ -145,7 +145,7 @@ impl RedbStore {
         }
     }
 
-    /// Reads on a thread where that may take long.
+    /// Reads on another thread if that may take long.
     async fn read_aside<T: Send + 'static>(
         &self,
         table: Table,
@@ -193,7 +193,7 @@ impl Tables<'_> {
 }
 
 impl Batch<'_> {
-    /// Runs a rule, and tells why it stopped.
+    /// Runs a rule, and returns the reason if it stopped.
     pub(super) fn follow<T>(
         &mut self,
         rule: impl FnOnce(&mut dyn Rows) -> Result<T, Stop>,
@@ -207,7 +207,7 @@ impl Batch<'_> {
     }
 }
 
-/// Returns what was done, or has the rule stop; the batch keeps the reason.
+/// Returns the result, or stops the rule; the batch keeps the reason.
 fn or_stop<T>(
     failure: &mut Option<redb::Error>,
     done: Result<T, impl Into<ReadError>>,
@@ -252,7 +252,7 @@ impl Rows for Batch<'_> {
             table => self.tables.of(table).put(key, row),
         };
         if table == Table::Suppressions {
-            // Before the commit: none that is stored is ever missing there.
+            // Before the commit, so that no stored address is missing there.
             self.shared.memory.suppressed.insert([(key.number(0), key.text(4))]);
             self.effects.is_suppressed = true;
         }

@@ -1,5 +1,5 @@
-//! Provider's ids of the messages that it accepted: how an event that does not carry our own id finds
-//! its message.
+//! Provider's ids of the messages that it accepted. By them, an event without our own id finds its
+//! message.
 //!
 //! The ids are ordered by time, so that inserts go to the table's end. The provider's ids are
 //! random: an index by them would cost the sends an order of magnitude at some million rows. The
@@ -16,7 +16,7 @@ use crate::transitions::SEARCH_WINDOW;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
-/// How many rows a search looks at, the nearest in time first.
+/// Number of rows that a search checks, the nearest in time first.
 const SEARCH_ROWS: usize = 20_000;
 
 /// Finds the message that the provider knows by this id and accepted at about this time.
@@ -40,8 +40,8 @@ pub(super) fn find_in(
     let mut later = sent.range(at..=end)?;
     let mut earlier = sent.range(start..at)?.rev();
     for _ in 0..SEARCH_ROWS / 2 {
-        // Taken in turn: our record is a call's length after the provider's, give or take the
-        // difference between the clocks.
+        // Alternately from both sides: our record is later than the provider's by the time of a
+        // call, plus or minus the difference between the clocks.
         let pair = [later.next(), earlier.next()];
         if pair.iter().all(Option::is_none) {
             break;
@@ -56,8 +56,8 @@ pub(super) fn find_in(
     Ok(None)
 }
 
-/// Removes the provider's ids of messages that were sent in a run of instants and have no record any
-/// more, at most `limit`: a record that could not be read did not tell when it was sent.
+/// Removes the provider's ids of messages that were sent in a run of instants and have no record
+/// any more, at most `limit`: a record that could not be read did not show when it was sent.
 pub(super) fn purge_orphans(
     tables: &mut Tables<'_>,
     sent_in: &Range<Timestamp>,

@@ -1,4 +1,4 @@
-//! Recovery: what a start sets right that the end of the last process left.
+//! Recovery: repairs that a start makes after the end of the last process.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -28,10 +28,10 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, Recorded, State, Transition};
 use pillarbox_domain::time::Timestamp;
 
-/// How many pending messages a restart settles in one transaction.
+/// Number of pending messages that a start recovers in one transaction.
 const RECOVERY_STEP: usize = 5_000;
 
-/// What a start found to set right.
+/// Result of the recovery at a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// Messages whose body was lost with the process that held it.
@@ -40,20 +40,20 @@ pub struct Recovery {
     pub kept: BTreeSet<MessageId>,
     /// Idempotency keys that still replay.
     pub live_keys: usize,
-    /// Origin of the file.
+    /// Origin of the file: it existed before, or was created.
     pub file: FileOrigin,
 }
 
-/// What becomes of messages that the last process left pending.
+/// Treatment of messages that the last process left pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// Each becomes `failed`: who opens the store goes on in the place of that process.
+    /// Each becomes `failed`: the opener of the store continues in the place of that process.
     Settle,
-    /// They stay as they are, for the next process to settle and to tell of.
+    /// They stay as they are, for the next process to recover and to report.
     Leave,
 }
 
-/// What a start sets right, and when it began.
+/// Work of a start, and its time.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) pending: Pending,
@@ -67,7 +67,7 @@ pub(super) struct Start {
 pub(super) struct Settled {
     /// Messages that lost their body.
     pub(super) bodies_lost: usize,
-    /// Those whose body is there.
+    /// Messages whose body is there.
     pub(super) kept: BTreeSet<MessageId>,
 }
 
@@ -76,11 +76,12 @@ impl Start {
         Self { pending, now, bodies: OnceLock::new() }
     }
 
-    /// Sets right what the end of the last process left, in a file that nobody else reads yet. `bodies`
-    /// returns whose bodies are there; it is asked once. An attempt that was broken off may be made again.
+    /// Repairs the state that the end of the last process left, in a file that nobody else reads
+    /// yet. `bodies` returns the messages whose bodies are there; it is called once. An attempt
+    /// that was broken off may be made again.
     ///
-    /// Over a file that cannot be written, messages show as failed, and the feed tells nobody yet: the
-    /// entries get their positions when they are written.
+    /// Over a file that cannot be written, messages show as failed, and the feed has no entries for
+    /// it yet: they get their positions when they are written.
     pub(super) fn set_right(
         &self,
         database: &Database,
@@ -120,14 +121,14 @@ impl Start {
                 None => break,
             }
         }
-        // With what was reported here.
+        // With the entries that were reported here.
         feed.load(&database.begin_read()?, feed_id)?;
         Ok(settled)
     }
 }
 
-/// Reads what is kept in memory. A row that cannot be read stops nothing: it is noted and left out.
-/// Before this is done, nobody may ask the store anything.
+/// Reads the data that is kept in memory. A row that cannot be read stops nothing: it is noted and
+/// left out. No caller may use the store before this is done.
 pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenError> {
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| note_quarantined(transaction, damage))?;
@@ -147,10 +148,10 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
 }
 
-/// Opens the files to be written after a start that could only read them, and writes first what that
-/// start laid over them.
+/// Opens the files for writing after a start that could only read them, and first writes the
+/// changes that that start laid over them.
 pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
-    // Whose bodies are there is known since the first attempt.
+    // The messages whose bodies are there are known since the first attempt.
     let none = |_| BTreeSet::new();
     let set_right = |database: &Database, laid| {
         shared.start.set_right(database, &shared.feed, laid, none).map(drop)
@@ -231,9 +232,9 @@ fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
     Ok(record.map(TimeRecord::reached))
 }
 
-/// Keeps the bytes of a record that a start found pending and could not read. The start goes on
+/// Keeps the bytes of a record that a start found pending and could not read. The start continues
 /// without it: it loses its pending mark, and its bytes are kept until the end of its retention.
-/// The record itself stays where it is, so that nobody is told that it never was.
+/// The record itself stays where it is, so that no client reads that it does not exist.
 fn quarantine(
     tables: &mut Tables<'_>,
     id: MessageId,
@@ -247,7 +248,7 @@ fn quarantine(
     Ok(())
 }
 
-/// Notes the records in quarantine, so that every start tells of them.
+/// Notes the records in quarantine, so that every start reports them.
 fn note_quarantined(transaction: &ReadTransaction, damage: &Damage) -> Result<(), ReadError> {
     for row in transaction.open_table(DAMAGED_MESSAGES)?.iter()? {
         let (id, row) = row?;

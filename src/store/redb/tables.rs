@@ -1,9 +1,9 @@
 //! Tables of the file: their keys, a write transaction over all of them, and how the rules of the
 //! store, which know keys and rows as bytes, read and change them.
 //!
-//! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts
-//! go to its end and a purge is one range. A random key here would cost an order of magnitude at
-//! a few million rows.
+//! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts go
+//! to its end and a purge is one range. A random key would be ten times slower at a few million
+//! rows.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -27,15 +27,15 @@ pub const FORMAT_VERSION: u64 = 7;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
-/// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
-/// its acceptance: more than none only after the clock was set back.
+/// The key of [`META`] that holds the largest skew of a message's id ahead of its acceptance, in
+/// milliseconds: more than 0 only after the clock was set back.
 pub(super) const ID_LEAD: &str = "id_lead";
-/// The key of [`META`] that holds the number by which the feed's cursors are told from those of
-/// other files.
+/// The key of [`META`] that holds the number by which the feed's cursors are distinguished from
+/// those of other files.
 pub(super) const FEED_ID: &str = "feed_id";
 /// The key of [`META`] that marks a file as made by `pillarbox dev`.
 pub(super) const MADE_BY_DEV: &str = "made_by_dev";
-/// The key of [`META`] that is written to see whether the file takes writes again.
+/// The key of [`META`] that is written to check that the file takes writes again.
 pub(super) const PROBE: &str = "probe";
 
 /// The key of [`META`] that holds the epoch of the journal that belongs to the file. It is missing
@@ -48,11 +48,12 @@ pub(super) const JOURNAL_RECORD: &str = "journal_record";
 pub(super) type IdKey = [u8; 16];
 /// A row as `record` encodes it.
 pub(super) type Row = &'static [u8];
-/// A row that is kept for a while: when it was put there, in milliseconds, and the row itself.
+/// A row that is kept for a while: the time at which it was put there, in milliseconds, and the row
+/// itself.
 pub(super) type TimedRow = (u64, &'static [u8]);
 
 /// Declares the tables of the file, each in one place: its constant, its field of [`Tables`], its
-/// place in [`TABLES`], and which [`Table`] of the rules it is, if it is one.
+/// place in [`TABLES`], and its [`Table`] in the rules, if it has one.
 macro_rules! tables {
     ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident $($rows:ident)?,)+) => {
         $(
@@ -60,8 +61,8 @@ macro_rules! tables {
             pub(super) const $table: TableDefinition<$key, $row> = TableDefinition::new($name);
         )+
 
-        /// Every table of the file, and when readers see what is put into it. A position here is the
-        /// table's number in a backup and in the journal.
+        /// Every table of the file, with the time at which readers see the rows that are put into
+        /// it. A position here is the table's number in a backup and in the journal.
         pub(super) const TABLES: &[(&dyn AnyTable, Visibility)] =
             &[$((&$table, Visibility::$seen)),+];
 
@@ -107,7 +108,7 @@ tables! {
     meta: META = "meta" (&'static str => u64) AtOnce,
     /// Message records.
     messages: MESSAGES = "messages" (IdKey => Row) ByKey Messages,
-    /// Each organisation's messages, so that a listing reads no other's. An organisation's messages
+    /// Each organisation's messages, so that a listing reads no other organisation's. Its messages
     /// follow one another, so inserts go to the ends of as many runs as there are organisations.
     by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()) OnDemand,
     /// Messages whose body is pending in memory.
@@ -117,7 +118,7 @@ tables! {
     /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
     events: EVENTS = "events" (Row => Row) AtOnce Events,
     /// Messages that the provider accepted, by the time of that and their id, with the provider's
-    /// own id for them: how an event without our tag finds its message.
+    /// own id for them. By it, an event without our tag finds its message.
     sent: SENT = "sent" ((u64, IdKey) => Row) OnDemand,
     /// Events whose message is not known yet, by the provider's id for it, with the time of their
     /// arrival. Random keys do no harm here, because the table is bounded.
@@ -133,34 +134,35 @@ tables! {
     api_keys: API_KEYS = "api_keys" (u32 => Row) AtOnce ApiKeys,
     /// Sender domains by organisation.
     domains: DOMAINS = "domains" ((u32, &'static str) => Row) AtOnce Domains,
-    /// When each API key was last used, in milliseconds, by the key's number.
+    /// Time at which each API key was last used, in milliseconds, by the key's number.
     key_use: KEY_USE = "key_use" (u32 => u64) AtOnce,
     /// Records that were pending at a start and could not be read, by message, with the time of
     /// that start.
     damaged_messages: DAMAGED_MESSAGES = "damaged_messages" (IdKey => TimedRow) AtOnce,
     /// File's record of the clock, under [`TIME_KEY`].
     clock: CLOCK = "clock" (&'static str => Row) AtOnce,
-    /// Entries of the event feed, by organisation and position. An organisation's entries follow one
-    /// another, as its messages do.
+    /// Entries of the event feed, by organisation and position. An organisation's entries follow
+    /// one another, as its messages do.
     feed: FEED = "feed" ((u32, u64) => Row) OnDemand Feed,
-    /// Failures of messages that an event later proved to be sent: their records do not have them
-    /// any more, and the feed still shows them.
+    /// Failures of messages that an event later proved to be sent. Their records do not have the
+    /// failures any more, and the feed still shows them.
     overturned: OVERTURNED = "overturned_failures" (IdKey => Row) AtOnce OverturnedFailures,
     /// Endpoints of webhooks by number.
     webhooks: WEBHOOKS = "webhooks" (u32 => Row) AtOnce Webhooks,
-    /// How far each endpoint's deliveries are, by the endpoint's number.
+    /// Progress of each endpoint's deliveries, by the endpoint's number.
     webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row) AtOnce WebhookCursors,
     /// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
     /// event's position in the feed.
     webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row) AtOnce WaitingDeliveries,
     /// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
     webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row) AtOnce FailedDeliveries,
-    /// Counts of what happened in each hour, by the hour's number and the organisation; those of all
+    /// Counts of the events in each hour, by the hour's number and the organisation; those of all
     /// organisations together are under [`ALL_ORGANISATIONS`].
     history: HISTORY = "history" ((u32, u32) => Row) OnDemand History,
     /// Steps of messages' timelines: message and number of the step.
     timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand Timeline,
-    /// Recipients that were accepted, by organisation and the beginning of the month in milliseconds.
+    /// Recipients that were accepted, by organisation and the beginning of the month in
+    /// milliseconds.
     usage: USAGE = "usage" ((u32, u64) => Row) OnDemand,
     /// Alerts that were raised and are not cleared, or that wait to be posted, by their subject.
     alerts: ALERTS = "alerts" (Row => Row) AtOnce Alerts,
@@ -176,7 +178,7 @@ pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb:
     Ok(transaction)
 }
 
-/// Has a transaction durable once it is committed, and the file quick to open after a crash.
+/// Makes a transaction durable once it is committed, and the file quick to open after a crash.
 pub(super) fn set_durable(transaction: &mut WriteTransaction) {
     transaction.set_durability(Durability::Immediate).expect("no persistent savepoint is used");
     transaction.set_quick_repair(true);
@@ -207,8 +209,8 @@ pub(super) fn write_tables<T>(
     })
 }
 
-/// A table that is opened at its first use: to open all of them takes 8 % of a small transaction's
-/// processor time.
+/// A table that is opened at its first use, because opening all of them takes 8 % of a small
+/// transaction's processor time.
 pub(super) struct OnDemand<'txn, K: redb::Key + 'static, V: Value + 'static> {
     transaction: &'txn WriteTransaction,
     changes: &'txn Changes,
@@ -225,14 +227,14 @@ impl<'txn, K: redb::Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
         Self { transaction, changes, definition, table: None }
     }
 
-    /// The table, created where it is missing.
+    /// The table, created if it is missing.
     pub(super) fn open(&mut self) -> Result<&mut changes::Table<'txn, K, V>, redb::Error> {
         let table = self.open_behind()?;
         table.catch_up()?;
         Ok(table)
     }
 
-    /// The table, which may lack what was noted for later.
+    /// The table, which may lack the changes that were noted for later.
     fn open_behind(&mut self) -> Result<&mut changes::Table<'txn, K, V>, redb::Error> {
         if self.table.is_none() {
             let table = self.transaction.open_table(self.definition)?;
@@ -278,7 +280,7 @@ impl<'txn, K: redb::Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
 }
 
 impl OnDemand<'_, IdKey, Row> {
-    /// Reads a row. The table need not have what was noted for later.
+    /// Reads a row, with or without the changes that were noted for later in the table.
     pub(super) fn read_row<T>(
         &mut self,
         id: &IdKey,
@@ -294,7 +296,7 @@ impl OnDemand<'_, IdKey, Row> {
 }
 
 impl Tables<'_> {
-    /// Notes by how much the id is ahead of the acceptance, where that is more than ever before.
+    /// Notes the skew of the id ahead of the acceptance, if it is the largest so far.
     pub(super) fn note_lead(
         &mut self,
         id: MessageId,
@@ -311,19 +313,20 @@ impl Tables<'_> {
     }
 }
 
-/// When readers see a row that a batch has put into a table.
+/// Moment from which readers see a row that a batch has put into a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visibility {
-    /// At once, by its key: [`RecentRows`](crate::redb::recent_rows::RecentRows) has it. One that
-    /// is removed is gone at once, because the batch is published.
+    /// At once, by its key: [`RecentRows`](crate::redb::recent_rows::RecentRows) has it. A removed
+    /// row is gone at once, because the batch is published.
     ByKey,
-    /// At the next publication, because that costs more than all of a message's rows. Who reads a range asks for one; the writer needs none.
+    /// At the next publication, because that costs more than all of a message's rows. A reader of a
+    /// range requests one; the writer needs none.
     OnDemand,
     /// At once, because the batch is published.
     AtOnce,
 }
 
-/// Returns when readers see what is put into the table of this number.
+/// Returns the moment from which readers see the rows of the table of this number.
 pub(super) fn visibility(table: u8) -> Visibility {
     TABLES[usize::from(table)].1
 }
@@ -363,7 +366,7 @@ pub(super) fn make_later(
 }
 
 trait KeyForm: redb::Key + Sync + 'static {
-    /// Reads a key. What a shorter one lacks is the least.
+    /// Reads a key. The missing part of a shorter one is the least.
     fn read(key: &Key) -> Self::SelfType<'_>;
     fn write(key: &Self::SelfType<'_>) -> Key;
 }
@@ -451,14 +454,14 @@ impl<K: KeyForm, V: RowForm> RowTable for OnDemand<'_, K, V> {
     }
 }
 
-/// Is shown a key and a value, as they are in the file, and says whether it wants more.
+/// Gets a key and a value, as they are in the file, and returns whether it wants more.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
 /// A table of the file, whatever its keys and rows are.
 pub(super) trait AnyTable: Sync {
     fn name(&self) -> &str;
 
-    /// Shows every row, in order, until told to stop.
+    /// Shows every row, in order, until `visit` stops it.
     fn each(
         &self,
         transaction: &ReadTransaction,

@@ -1,7 +1,7 @@
-//! Files that are to become a data file or a backup, and what is left of them where the process
-//! that made them was killed.
+//! Files that are to become a data file or a backup, and the removal of those whose process was
+//! killed.
 //!
-//! Whoever makes one holds its lock but for moments, so that one that nobody has locked is of no
+//! The process that makes one holds its lock except for moments, so a file without a lock is of no
 //! use to anybody.
 
 use std::fs::{self, File};
@@ -11,22 +11,23 @@ use std::path::Path;
 
 use tempfile::{Builder, NamedTempFile};
 
-/// What the name of a file begins with that is to become the data file.
+/// Beginning of the name of a file that is to become the data file.
 pub(super) const NEW: &str = ".pillarbox-new-";
-/// What the name of a file begins with that is to become a backup.
+/// Beginning of the name of a file that is to become a backup.
 pub(super) const BACKUP: &str = ".pillarbox-";
-/// How many letters and digits follow, at random.
+/// Number of random letters and digits that follow.
 const RANDOM: usize = 6;
 
-/// Makes such a file, which goes when it is dropped.
+/// Makes such a file. It is removed when it is dropped.
 pub(super) fn make(directory: &Path, prefix: &str) -> io::Result<NamedTempFile> {
     Builder::new().prefix(prefix).rand_bytes(RANDOM).tempfile_in(directory)
 }
 
-/// Makes a file that is to become the data file: the service's own, whoever makes it.
+/// Makes a file that is to become the data file. It belongs to the service, even if another user
+/// makes it.
 pub(super) fn make_data_file(directory: &Path) -> io::Result<NamedTempFile> {
     let new = make(directory, NEW)?;
-    // Where root makes the file for the service, the service must be able to open it.
+    // If root makes the file for the service, the service must be able to open it.
     let owner = fs::metadata(directory)?;
     if new.as_file().metadata()?.uid() != owner.uid() {
         chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
@@ -34,10 +35,10 @@ pub(super) fn make_data_file(directory: &Path) -> io::Result<NamedTempFile> {
     Ok(new)
 }
 
-/// What to do with a file that is there already.
+/// Decision for a file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave it, and make no copy.
+    /// Keep it, and make no copy.
     Keep,
     /// Put the copy in its place.
     Replace,
@@ -55,8 +56,8 @@ pub(super) fn place(new: NamedTempFile, path: &Path, existing: Existing) -> io::
     Ok(file)
 }
 
-/// Removes the files of that kind that nobody is making any more. One that cannot be removed is no
-/// reason to do nothing else: the log tells of it.
+/// Removes the abandoned files of that kind. If one cannot be removed, it is logged and the others
+/// are removed all the same.
 pub(super) fn remove(directory: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -82,7 +83,7 @@ fn is_named(name: &str, prefix: &str) -> bool {
     })
 }
 
-/// Removes a file unless somebody has it locked, or it is no file at all.
+/// Removes a file unless a process has it locked, or it is no file at all.
 fn remove_unlocked(path: &Path) -> io::Result<bool> {
     if !path.symlink_metadata()?.is_file() {
         return Ok(false);
@@ -141,7 +142,7 @@ mod tests {
     fn what_somebody_is_making_stays() {
         let directory = tempfile::tempdir().unwrap();
         let new = make(directory.path(), NEW).unwrap();
-        // As redb has it open.
+        // As redb opens it.
         let database = Database::builder().create_file(new.reopen().unwrap()).unwrap();
         remove(directory.path(), NEW);
         assert!(new.path().exists());

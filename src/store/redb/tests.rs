@@ -1,4 +1,4 @@
-//! Tests of what the default engine alone has: its file, its journal and its writer.
+//! Tests of the parts that only the default engine has: its file, its journal and its writer.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tables whose rows are kept for a while, and of which only so many are kept.
+//! Tables whose rows are kept for a while, and whose number of rows is limited.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::redb::tables::{Row, Tables, TimedRow};
 use crate::rows::Table;
 use pillarbox_domain::time::Timestamp;
 
-/// The part of a full table that goes at once, so that not every new row looks at all others.
+/// The part of a full table that is removed at once, so that not every new row checks all others.
 const SHARE: usize = 10;
 
 /// Removes rows that were put at the instants of these runs.

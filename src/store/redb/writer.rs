@@ -1,12 +1,11 @@
-//! The one thread that writes: runs what is queued in one transaction, writes its changes to the
-//! journal once, answers all.
+//! The one thread that writes: runs the queued operations in one transaction, writes its changes to
+//! the journal once, answers all.
 //!
 //! While one write is on its way to the disk, the next batch gathers. If the write to the journal
 //! fails, its outcome is in doubt. The file is then opened again, a checkpoint makes the record in
-//! doubt void, and only then is the batch refused, so that a refused message can never come to life
-//! later. What fails after that write does not undo it: the batch is answered once the journal is
-//! replayed. Until a write succeeds again, everything else is refused at once. All of that is in
-//! `thread`.
+//! doubt void, and only then is the batch refused, so that a refused message cannot appear later. A
+//! failure after that write does not undo it: the batch is answered once the journal is replayed.
+//! Until a write succeeds again, everything else is refused at once. All of that is in `thread`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,10 +22,11 @@ use thread::Thread;
 
 mod thread;
 
-/// How many operations may wait for the writer before callers wait to hand over theirs.
+/// Largest number of operations that wait for the writer. Beyond it, callers wait to hand over
+/// theirs.
 const QUEUE_CAPACITY: usize = 4_096;
 
-/// Answers everybody. A panic in one answer is not the others' loss.
+/// Answers all callers. A panic in one answer does not affect the others.
 fn settle(
     operations: impl IntoIterator<Item = Box<dyn Operation>>,
     outcome: Result<(), StoreError>,
@@ -55,7 +55,7 @@ impl Writer {
         Ok((Self { queue }, WriterThread(Some(thread))))
     }
 
-    /// Queues an operation. Gives it back where the writer is gone.
+    /// Queues an operation. Returns it if the writer has ended.
     pub(super) async fn submit(&self, operation: Box<dyn Operation>) -> Result<(), StoreError> {
         self.queue.send(operation).await.map_err(|_| StoreError::Unavailable)
     }
@@ -66,7 +66,7 @@ impl Writer {
         self.run_as(Kind::Barrier, 0, Some(Ok(())), |_: &mut Batch<'_>| Ok(())).await
     }
 
-    /// Has something written, so that a file whose handle fails is opened again.
+    /// Makes the writer write something, so that a file whose handle fails is opened again.
     pub(super) fn probe(&self) {
         let (reply, _) = oneshot::channel();
         let write = |batch: &mut Batch<'_>| {
@@ -75,7 +75,7 @@ impl Writer {
         };
         let kind = Kind::Outcome;
         let probe = Work { run: Some(write), done: None, kind, weight: 0, reply };
-        // Where the queue is full, enough will be written.
+        // If the queue is full, enough will be written.
         let _ = self.queue.try_send(Box::new(probe));
     }
 
@@ -88,7 +88,8 @@ impl Writer {
         self.run_as(Kind::Write, weight, None, work).await
     }
 
-    /// As [`Writer::run`], for an operation of another kind. `done` is its result if it does not run.
+    /// As [`Writer::run`], for an operation of another kind. `done` is its result if it does not
+    /// run.
     pub(super) async fn run_as<T: Send + 'static>(
         &self,
         kind: Kind,
@@ -138,7 +139,7 @@ where
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { done, reply, .. } = *self;
         let answer = outcome.and_then(|()| done.unwrap_or(Err(StoreError::Unavailable)));
-        // Whoever asked may be gone; the change stands all the same.
+        // The caller may have disconnected; the change stands all the same.
         let _ = reply.send(answer);
     }
 

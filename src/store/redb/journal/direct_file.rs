@@ -1,5 +1,5 @@
-//! The journal's file: every write is durable when it returns, and goes past the page cache if the
-//! file system lets it.
+//! The journal's file: every write is durable when it returns, and bypasses the page cache if the
+//! file system allows it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -14,7 +14,7 @@ use crate::redb::data_file::FileId;
 use crate::redb::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
 use crate::redb::temp_files::{self, Existing};
 
-/// How often a lock is tried, and the pause in between.
+/// Number of attempts to take a lock, and the pause in between.
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -22,11 +22,10 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// a later write changes no metadata.
 #[derive(Debug)]
 pub(in crate::redb) struct DirectFile {
-    /// For reads and growth.
     plain: File,
     /// Synchronous, through the page cache (`O_DSYNC` of open(2)).
     synchronous: File,
-    /// Synchronous and past the page cache. `None` if the file system has no such writes.
+    /// Synchronous, without the page cache. `None` if the file system has no such writes.
     direct: Option<File>,
 }
 
@@ -38,7 +37,7 @@ impl DirectFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        // Beside the data file's lock: of two copies of that, each has a lock of its own.
+        // In addition to the data file's lock: two copies of that file have a lock each.
         lock_with(|| plain.try_lock())?;
         Self::over(plain, path).map(Some)
     }
@@ -76,7 +75,7 @@ impl DirectFile {
     pub(in crate::redb) fn create(path: &Path) -> io::Result<Self> {
         let directory = path.parent().expect("the file's path has a directory");
         let new = temp_files::make_data_file(directory)?;
-        // So that nobody takes it for a stray.
+        // So that nobody takes it for an abandoned file.
         new.as_file().lock()?;
         write_zeros(new.as_file(), 0, FIRST_BYTES)?;
         // The lock stays with this handle.
@@ -110,7 +109,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
 
 impl StorageBackend for DirectFile {
     fn len(&self) -> io::Result<u64> {
-        // What is behind the last whole block was cut off while the file grew.
+        // A part behind the last whole block was cut off while the file grew.
         Ok(self.plain.metadata()?.len() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
     }
 
@@ -122,14 +121,14 @@ impl StorageBackend for DirectFile {
         let before = self.len()?;
         let grown = write_zeros(&self.plain, before, length).and_then(|()| self.plain.sync_all());
         if grown.is_err() {
-            // A full disk gets its space back.
+            // So that a full disk gets its space back.
             let _ = self.plain.set_len(before);
         }
         grown
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Every write is.
+        // Every write is durable.
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The journal's first block: whose the journal is, and the marks of checkpoints.
+//! The journal's first block: the owner of the journal, and the marks of checkpoints.
 //!
 //! Each part is within a sector of its own, so it is written whole or not at all.
 
@@ -14,9 +14,9 @@ use crate::redb::journal::{
 const MAGIC: &[u8; 16] = b"pillarbox jrnl 2";
 /// The same of the layout that has no marks.
 const UNMARKED_MAGIC: &[u8; 16] = b"pillarbox jrnl 1";
-/// Bytes that say whose the journal is: magic, two epochs, checksum.
+/// Bytes that name the owner: magic, two epochs, checksum.
 const OWNER_BYTES: usize = 16 + 8 + 8 + CHECKSUM_BYTES;
-/// Where the marks begin, in bytes. Each is in a sector of its own.
+/// Positions of the marks, in bytes. Each is in a sector of its own.
 const MARKS_AT: [usize; 2] = [1024, 2048];
 /// Bytes of a mark: epoch, record, checksum.
 const MARK_BYTES: usize = 8 + 8 + CHECKSUM_BYTES;
@@ -24,7 +24,7 @@ const MARK_BYTES: usize = 8 + 8 + CHECKSUM_BYTES;
 #[derive(Debug)]
 pub(super) struct Head {
     layout: Layout,
-    /// The epochs whose journal it is, the current one first.
+    /// The epochs that own the journal, the current one first.
     pub(super) owners: [Epoch; 2],
     marks: [Option<Checkpoint>; 2],
     /// Position of the mark that must stay, because the data file may need it.
@@ -39,7 +39,7 @@ enum Layout {
 }
 
 impl Head {
-    /// Head of a journal that is its epoch's alone, with the mark of a checkpoint.
+    /// Returns the head of a journal that belongs only to its epoch, with the mark of a checkpoint.
     pub(super) fn new(checkpoint: Checkpoint) -> Self {
         Self {
             layout: Layout::Marked,
@@ -74,8 +74,8 @@ impl Head {
         of_epoch.map(|mark| mark.record).any(|mark| checkpoint.record < mark && mark < number)
     }
 
-    /// Adds a mark beside that of the checkpoint that the data file has. The first layout gets marks
-    /// by this, which it does not look at.
+    /// Adds a mark beside that of the checkpoint that the data file has. In this way the first
+    /// layout gets marks, which it does not read.
     pub(super) fn add_mark(&mut self, kept: Checkpoint, new: Checkpoint) {
         self.kept = self.marks.iter().position(|mark| *mark == Some(kept)).unwrap_or_else(|| {
             self.marks = [Some(kept), None];
@@ -86,15 +86,15 @@ impl Head {
         }
     }
 
-    /// Makes it the journal of a new epoch, and still of the one before. If the data file has the new
-    /// epoch already, it may still be that this is not on its disk: then the owners stay.
+    /// Makes it the journal of a new epoch, and still of the one before. If the data file has the
+    /// new epoch already, that may not be on its disk yet: then the owners stay.
     pub(super) fn take_over(&mut self, epoch: Epoch, before: Epoch) {
         if epoch != before {
             (self.owners, self.layout) = ([epoch, before], Layout::Marked);
         }
     }
 
-    /// Makes it the journal of one epoch alone.
+    /// Makes it the journal of one epoch only.
     pub(super) fn own(&mut self, epoch: Epoch) {
         self.owners = [epoch; 2];
     }
@@ -104,12 +104,12 @@ impl Head {
         self.marks[self.kept] == Some(checkpoint)
     }
 
-    /// Puts a mark in the place of the one that need not stay.
+    /// Replaces the mark that may be overwritten.
     pub(super) fn mark(&mut self, checkpoint: Checkpoint) {
         self.marks[1 - self.kept] = Some(checkpoint);
     }
 
-    /// Has the mark of a durable checkpoint stay from now on.
+    /// Protects the mark of a durable checkpoint from now on.
     pub(super) fn settle(&mut self, checkpoint: Checkpoint) {
         if self.marks[1 - self.kept] == Some(checkpoint) {
             self.kept = 1 - self.kept;
@@ -134,7 +134,8 @@ impl Head {
     }
 }
 
-/// Reads the head of a storage; `None` if it is no journal, or one that no data file needs any more.
+/// Reads the head of a storage; `None` if it is no journal, or one that no data file needs any
+/// more.
 pub(super) fn read_head(storage: &dyn StorageBackend) -> io::Result<Option<Head>> {
     if storage.len()? < BLOCK_BYTES as u64 {
         return Ok(None);

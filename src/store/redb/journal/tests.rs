@@ -89,7 +89,7 @@ impl StorageBackend for History {
     }
 }
 
-/// Opens a journal; gives it with what it replayed.
+/// Opens a journal; returns it with the replayed changes.
 fn open(
     memory: &Memory,
     checkpoint: Option<Checkpoint>,
@@ -130,7 +130,7 @@ fn flip(memory: &Memory, block: u64, at: u64) {
 fn records_after_the_checkpoint_are_replayed_in_order() {
     let (memory, records) = three_records();
     assert_eq!(open(&memory, Some(START), SECOND).unwrap().1, records);
-    // The data file never learned of the second epoch: the journal is still the first one's.
+    // The data file did not get the second epoch: the journal is still the first one's.
     assert_eq!(open(&memory, Some(START), Epoch(33)).unwrap().1, records);
     let (mut journal, _) = open(&memory, Some(START), SECOND).unwrap();
     append(&mut journal, b"new");
@@ -173,7 +173,7 @@ fn what_a_checkpoint_has_is_not_replayed_though_it_lies_behind_new_records() {
     journal.restart(checkpoint);
     append(&mut journal, b"fourth");
     assert_eq!(open(&memory, Some(checkpoint), Epoch(33)).unwrap().1, [b"fourth"]);
-    // A checkpoint that was not durable: its records are overwritten, which must not go unnoticed.
+    // A checkpoint that was not durable: its records are overwritten, which must be detected.
     let before = Checkpoint { epoch: SECOND, record: 0 };
     assert!(matches!(open(&memory, Some(before), Epoch(33)).unwrap_err(), JournalError::Newer));
 }
@@ -220,7 +220,7 @@ fn a_checkpoint_that_may_have_failed_keeps_its_mark_and_the_one_before() {
     append(&mut journal, b"one");
     let kept = make_checkpoint(&mut journal);
     append(&mut journal, b"two");
-    // Nobody knows whether the data file has it; it is tried again.
+    // It is not known if the data file has it; it is tried again.
     for _ in 0..3 {
         let in_doubt = journal.checkpoint();
         journal.mark(in_doubt).unwrap();
@@ -234,7 +234,7 @@ fn a_record_in_doubt_is_void_once_a_checkpoint_has_its_number() {
     let memory = Memory::default();
     let (mut journal, _) = open(&memory, None, FIRST).unwrap();
     append(&mut journal, b"one");
-    // It is on disk, and nobody knows.
+    // It is on disk, but this is not known.
     append(&mut journal, b"doubt");
     (journal.last, journal.is_next_in_doubt) = (1, true);
     journal.position -= BLOCK_BYTES as u64;
@@ -289,7 +289,7 @@ fn torn(before: &Memory, after: &Memory) -> Vec<Memory> {
     copies.collect()
 }
 
-/// Has a journal in the layout that had no marks.
+/// Makes a journal one of the layout that had no marks.
 fn without_marks(memory: &Memory) {
     let mut block = vec![0; BLOCK_BYTES];
     block[..16].copy_from_slice(b"pillarbox jrnl 1");
@@ -372,7 +372,7 @@ fn bytes_that_look_like_a_record_are_none_without_the_epoch() {
 }
 
 proptest! {
-    /// Whatever lies in the journal, no open panics, and nothing but whole records is replayed.
+    /// No content of the journal makes an open panic, and only whole records are replayed.
     #[test]
     fn any_bytes_behind_the_owners_are_read_or_refused(
         blocks in proptest::collection::vec((1..6_u64, 0..64_u64, any::<[u8; 8]>()), 0..12),
@@ -406,7 +406,7 @@ fn a_file_system_without_direct_writes_gets_synchronous_ones() {
     assert!(DirectFile::open(&path).unwrap().is_none());
     let file = DirectFile::create(&path).unwrap();
     assert_eq!(file.len().unwrap(), FIRST_BYTES);
-    // Neither place nor length is one that a direct write can have.
+    // A direct write can have neither this place nor this length.
     file.write(BLOCK_BYTES as u64 + 1, b"odd").unwrap();
     let mut read = [0; 3];
     file.read(BLOCK_BYTES as u64 + 1, &mut read).unwrap();

@@ -20,20 +20,20 @@ use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;
 
-/// How long a disk panics: several attempts to open the file again fall into this.
+/// Time for which a disk panics: several attempts to open the file again fall into this.
 const PANICS_GO_ON: Duration = Duration::from_millis(400);
-/// How long the store may take to recover by itself.
+/// Longest time that the store may take to recover by itself.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// More rows than one page of a table has.
 const ROWS_OF_SEVERAL_PAGES: usize = 100;
-/// Every read is one of the disk.
+/// Cache size that makes every read one of the disk.
 const NO_CACHE: usize = 0;
 
 fn address(text: &str) -> SuppressedAddress {
     SuppressedAddress::from(Mailbox::parse(text).unwrap().address())
 }
 
-/// A store on a disk in memory that fails when told to.
+/// A store on a disk in memory that fails if it is set to.
 async fn on_disk(disk: &Disk) -> Fixture {
     Fixture::on(Store::on_redb(disk.opener(NO_CACHE), START).unwrap().0).await
 }
@@ -44,8 +44,8 @@ async fn a_full_disk_refuses_and_reads_and_replays_go_on_until_there_is_space() 
     let fixture = on_disk(&disk).await;
     let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
     disk.set(Fault::Full);
-    // Freed pages of earlier commits may take a few more messages, and what the store writes to
-    // see whether it can, so that it tries again and again.
+    // Freed pages of earlier commits may take a few more messages, and the rows that the store
+    // writes to check that it can, so that it tries again and again.
     let (mut accepted, mut refused) = (0, 0);
     while refused < 20 {
         match fixture.accept(None, START).await {
@@ -155,7 +155,7 @@ async fn killed(disk: &Disk) -> [MessageId; 2] {
     [sent, pending]
 }
 
-/// The changes that the feed of the first organisation tells of.
+/// The changes in the feed of the first organisation.
 async fn fed(store: &Store) -> Vec<FeedChange> {
     let organisation = store.organisation(&"acme".parse().unwrap()).unwrap().id;
     let page = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
@@ -332,7 +332,7 @@ async fn a_start_with_bodies_goes_on_whichever_sync_failed_and_whatever_is_kille
     assert!(met > 8, "only {met} starts met a fault");
 }
 
-/// More than one transaction of a start settles.
+/// More messages than one transaction of a start recovers.
 #[tokio::test]
 async fn of_many_pending_messages_each_stays_or_fails_by_its_body() {
     const COUNT: usize = 11_000;
@@ -453,7 +453,7 @@ async fn what_was_answered_is_there_though_the_tables_did_not_take_it() {
     assert_eq!(replay_and_listed(&on_disk(&disk).await).await, expected);
 }
 
-/// Which message the key `k` made, and how many messages are listed.
+/// Returns the message that the key `k` made, and the number of listed messages.
 async fn replay_and_listed(fixture: &Fixture) -> (Result<Option<MessageId>, StoreError>, usize) {
     let key = IdempotencyKey::parse("k").unwrap();
     let replay = fixture.store.replay(fixture.organisation, key, START).await;
@@ -473,24 +473,24 @@ async fn a_sign_of_life_costs_no_commit() {
 /// A block of the file system, in bytes.
 const BLOCK: u64 = 4_096;
 
-/// How the disk fails.
+/// Fault of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Fault {
-    /// It does not.
+    /// No fault.
     #[default]
     None,
-    /// No space is left: what was never written before cannot be written, as on a file system
-    /// that gives out blocks at the first write.
+    /// No space is left: a block that was not written before cannot be written, as on a file system
+    /// that allocates blocks at the first write.
     Full,
     /// Writes arrive, and the one sync after `after` more fails.
     SyncFails { after: usize },
-    /// The one sync after `after` more fails, and what was written since the last one is gone.
+    /// The one sync after `after` more fails, and the writes since the last one are lost.
     SyncLoses { after: usize },
     /// No write and no sync succeeds.
     WritesFail,
     /// No read succeeds.
     ReadsFail,
-    /// Every read panics, as redb does on pages that it cannot make sense of.
+    /// Every read panics, as redb does on pages that it cannot interpret.
     ReadsPanic,
     /// Writes arrive, and the one sync after `after` more panics.
     SyncPanics { after: usize },
@@ -519,9 +519,9 @@ struct Content {
 #[derive(Debug, Default)]
 struct FileContent {
     bytes: Vec<u8>,
-    /// As of the last sync.
+    /// Content as of the last sync.
     synced: Vec<u8>,
-    /// The blocks that have been given out.
+    /// The blocks that have been allocated.
     given: HashSet<u64>,
 }
 
@@ -550,7 +550,7 @@ impl Disk {
         Opener::backend(cache_bytes, move || data.clone(), move || journal.clone())
     }
 
-    /// Sets how it fails from now on.
+    /// Sets its fault from now on.
     pub(super) fn set(&self, fault: Fault) {
         self.content().fault = fault;
     }

@@ -1,4 +1,4 @@
-//! The data file and its journal: killed, apart, and of another file.
+//! The data file and its journal: after a kill, apart, and of another file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn opened(directory: &Path) -> Result<Store, OpenError> {
     Ok(Store::open(directory, START)?.0)
 }
 
-/// Copies both files as they are between two writes: what a kill leaves.
+/// Copies both files as they are between two writes, like a kill.
 fn killed(store: &Store) -> tempfile::TempDir {
     let left = tempfile::tempdir().unwrap();
     let database = &store.redb().shared.database;

@@ -66,8 +66,8 @@ async fn an_operation_that_panics_is_refused_for_good_and_the_store_goes_on() {
     assert!(matches!(fixture.accept(None, START).await, Ok(Accepted::New(_))));
 }
 
-/// Hands over batches of so many messages while the writer is held, and returns how long it takes
-/// for them, with the number of commits.
+/// Hands over batches of this many messages while the writer is held, and returns the time that
+/// they take, with the number of commits.
 async fn committed_together(
     fixture: &Arc<Fixture>,
     batches: usize,

@@ -1,9 +1,9 @@
 //! The store on a drive whose power goes, at any write, again and again, also while it opens.
 //!
 //! Each seed is one story: lives of a store, in batches that share a commit, with a loss of power
-//! at the end of each. After each loss the store must hold what it had promised, and nothing that
-//! it had refused. The bodies survive some of the losses: then what is pending has to stay so.
-//! `POWER_SEEDS` says how many stories, `SEED` which one comes first.
+//! at the end of each. After each loss the store must hold everything that it promised, and nothing
+//! that it refused. The bodies survive some of the losses: then pending messages have to stay
+//! pending. `POWER_SEEDS` is the number of stories, `SEED` the first one.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ mod story;
 
 const SEEDS: u64 = if cfg!(feature = "long") { 5_000 } else { 100 };
 
-/// What was lived through.
+/// Counts of the events of a story.
 #[derive(Debug, Default)]
 struct Survived {
     losses: u64,
@@ -36,7 +36,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Lives through the story of a seed; what was broken, where something was.
+/// Runs the story of a seed; returns the broken promise, if there is one.
 fn live(seed: u64, syncs: Syncs) -> Result<Survived, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     // A file that is not whole may make redb panic: then the store is lost as well.
@@ -75,7 +75,7 @@ fn a_drive_that_lies_about_syncs_is_found_out() {
     assert!(lost.count() > 0, "no acknowledged message is missed: {broken:#?}");
 }
 
-/// `create_if_missing` gives the file its name only after a sync of all of it; until then a start
+/// `create_if_missing` gives the file its name only after a sync of all of it; before that, a start
 /// finds no file and begins anew.
 #[test]
 fn a_new_file_is_whole_once_it_is_synced_whenever_the_power_goes_before_or_after() {
@@ -101,10 +101,10 @@ fn a_new_file_is_whole_once_it_is_synced_whenever_the_power_goes_before_or_after
     assert!(steps > 5, "a file is made in {steps} steps");
 }
 
-/// What a drive writes whole or not at all, in bytes.
+/// Unit that a drive writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
 
-/// Whether a sync does what it says.
+/// Effect of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Syncs {
     /// It returns once everything written before is safe.
@@ -126,14 +126,13 @@ enum Which {
     Journal,
 }
 
-/// Content of one file.
 #[derive(Debug, Clone, Default)]
 struct Content {
-    /// What the process sees.
+    /// Content as the process reads it.
     seen: Vec<u8>,
-    /// What a loss of power leaves in any case.
+    /// Content that every loss of power leaves.
     safe: Vec<u8>,
-    /// What was done since the last sync, oldest first.
+    /// Changes since the last sync, oldest first.
     unsafe_changes: Vec<Change>,
 }
 
@@ -142,7 +141,8 @@ struct State {
     syncs: Syncs,
     data: Content,
     journal: Content,
-    /// How many more changes and syncs begin before the power goes; it stays on without.
+    /// Number of further changes and syncs that begin before the power is lost; `None` to keep it
+    /// on.
     until_loss: Option<u64>,
     power: Power,
 }
@@ -160,7 +160,7 @@ enum Change {
 }
 
 impl Drive {
-    /// A drive with an empty store that is safely on it.
+    /// A drive that safely holds an empty store.
     pub(super) fn formatted(syncs: Syncs) -> Self {
         let drive = Self::empty();
         let database = Database::builder().create_with_backend(drive.clone()).unwrap();
@@ -195,22 +195,22 @@ impl Drive {
         Self { state: Arc::new(Mutex::new(state)), file: Which::Data }
     }
 
-    /// Has the power go after so many more changes and syncs, in the middle of the next one.
+    /// Cuts the power after this many further changes and syncs, in the middle of the next one.
     pub(super) fn lose_power_after(&self, steps: u64) {
         self.state().until_loss = Some(steps);
     }
 
-    /// Has the power stay.
+    /// Keeps the power on.
     pub(super) fn stay_on(&self) {
         self.state().until_loss = None;
     }
 
-    /// Whether the power has gone.
+    /// Returns true if the power is off.
     pub(super) fn is_off(&self) -> bool {
         self.state().power == Power::Off
     }
 
-    /// Takes the power away, if it is still there, and gives the drive as it comes back.
+    /// Cuts the power, if it is still on, and returns the drive as it comes back.
     pub(super) fn after_loss(&self, random: &mut fastrand::Rng) -> Self {
         let mut state = self.state();
         state.power = Power::Off;
@@ -224,11 +224,11 @@ impl Drive {
 }
 
 impl Content {
-    /// What a loss of power leaves.
+    /// Content after a loss of power.
     fn after_loss(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut content = self.safe.clone();
         let number = self.unsafe_changes.len();
-        // How many of the changes the drive had begun with, and how likely a sector arrived.
+        // Number of the changes that the drive had begun, and the chance that a sector arrived.
         let (begun, chance) = match random.u8(0..4) {
             0 => (0, 0.0),
             1 => (number, 1.0),
@@ -284,7 +284,7 @@ impl State {
         }
     }
 
-    /// Whether the step that has begun also ends.
+    /// Returns true if the step that has begun also ends.
     fn step(&mut self) -> io::Result<()> {
         match &mut self.until_loss {
             Some(0) => self.power = Power::Off,

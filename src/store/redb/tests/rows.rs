@@ -83,8 +83,8 @@ async fn listings_of_operators_take_no_organisations_share_of_the_listings() {
     assert!(waiting.is_err(), "the organisation's own share is used up");
 }
 
-/// As the writer does it: entries of several organisations in turn, some in each commit. Events take
-/// the most, and come some seconds after the message.
+/// As the writer does it: entries of several organisations alternate, some in each commit. Events
+/// take the most, and come some seconds after the message.
 #[test]
 fn an_entry_takes_at_most_80_bytes_of_the_file() {
     for organisations in [1, 2, 50] {

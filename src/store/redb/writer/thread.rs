@@ -1,7 +1,7 @@
-//! The writer's thread: it gathers batches and commits them, and makes a checkpoint when one is due.
-//! After a failure it opens the file again, and refuses what arrives until a write succeeds.
+//! The writer's thread: it gathers batches and commits them, and makes a checkpoint when one is
+//! due. After a failure it opens the file again, and refuses all operations until a write succeeds.
 //!
-//! A panic costs the batch in which it happens, and never the thread.
+//! A panic fails the batch in which it happens, but does not end the thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,28 +23,30 @@ use crate::redb::{OpenError, Shared, startup_recovery};
 use crate::rows::KeyRange;
 use crate::{Change, StoreError};
 
-/// How many messages share one commit: whoever comes next waits for so many at most. One operation
-/// may have more.
+/// Number of messages that share one commit. A new operation waits for at most as many before it.
+/// One operation may have more.
 const BATCH_MESSAGES: usize = 512;
-/// How many bytes of rows share one commit.
+/// Number of bytes of rows that share one commit.
 const BATCH_BYTES: usize = 8 << 20;
-/// Operations, bytes in the journal and time after which the data file is made durable: what a start
-/// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
+/// Operations, bytes in the journal and time after which the data file is made durable. They limit
+/// the records that a start after a crash replays. Few operations in tests, so that they meet
+/// checkpoints.
 const MAX_CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
-/// Operations after which it is made durable already if checkpoints are quick: all writes wait for
-/// one, and for less time if it has less to do. As many in tests, so that a clock changes nothing.
+/// Operations after which it is made durable already if checkpoints are quick. All writes wait for
+/// a checkpoint, and for less time if it has less to do. The same number in tests, so that a clock
+/// changes nothing.
 const MIN_CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 1_000 };
 /// Checkpoints are quick if the last one took at most this part of the time since then. In a large
 /// file they are not: each writes the state of the file's allocator.
 const QUICK_CHECKPOINT_DIVISOR: u32 = 16;
-/// How long to wait between attempts to write again after a failure.
+/// Shortest and longest wait between attempts to write again after a failure.
 const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the wait is at least, as a multiple of the attempt before it.
+/// Shortest wait, as a multiple of the duration of the attempt before it.
 const ATTEMPT_REST: u32 = 4;
-/// How often the log tells of one and the same failure.
+/// Interval at which the log repeats one and the same failure.
 const TELL_INTERVAL: Duration = Duration::from_mins(1);
 
 pub(super) struct Thread {
@@ -52,9 +54,9 @@ pub(super) struct Thread {
     operations: mpsc::Receiver<Box<dyn Operation>>,
     /// Operations since the last checkpoint.
     since_checkpoint: usize,
-    /// When the next checkpoint is due; `None` if there is nothing to make durable.
+    /// Time of the next checkpoint; `None` if there is nothing to make durable.
     checkpoint_at: Option<Instant>,
-    /// From when on few operations are enough for a checkpoint.
+    /// Time from which on few operations are enough for a checkpoint.
     early_checkpoint_at: Instant,
 }
 
@@ -89,7 +91,7 @@ impl Thread {
                 if reopen(&self.shared, &mut self.operations, *failed) == Ended::Yes {
                     break;
                 }
-                // What was in the journal is in redb's file.
+                // The records of the journal are in redb's file.
                 (self.since_checkpoint, self.checkpoint_at) = (0, None);
             }
         }
@@ -98,7 +100,7 @@ impl Thread {
 
     /// Waits for an operation, or until a checkpoint is due.
     fn next_step(&mut self) -> Step {
-        // A file that somebody wrote over takes no checkpoint any more.
+        // A file that another process wrote to takes no checkpoint any more.
         if self.is_much_written() && self.shared.look() != Some(FileLoss::WrittenOver) {
             return Step::Checkpoint;
         }
@@ -118,7 +120,7 @@ impl Thread {
         }
     }
 
-    /// Returns true if a checkpoint is due for what was written since the last one.
+    /// Returns true if the writes since the last checkpoint make one due.
     fn is_much_written(&self) -> bool {
         self.since_checkpoint >= MAX_CHECKPOINT_OPERATIONS
             || self.shared.database.journal_bytes() >= CHECKPOINT_BYTES
@@ -126,8 +128,8 @@ impl Thread {
                 && Instant::now() >= self.early_checkpoint_at)
     }
 
-    /// Takes whatever else is queued, within limits. Where several come at once, those who are
-    /// about to hand over theirs get the processor first.
+    /// Takes all other queued operations, within limits. If several come at once, the tasks that
+    /// are about to hand over theirs get the processor first.
     fn gather(&mut self, first: Box<dyn Operation>) -> Vec<Box<dyn Operation>> {
         let (mut messages, mut bytes) = (first.messages(), first.weight());
         let mut batch = vec![first];
@@ -157,8 +159,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Does what no operation waits for. If that fails, writes are refused, and what it would have
-    /// written comes back from the journal.
+    /// Runs work that no operation waits for. If that fails, writes are refused, and its changes
+    /// come back from the journal.
     fn or_refuse(
         &self,
         what: &str,
@@ -212,7 +214,7 @@ impl Thread {
         }
         self.begin_refusing();
         if let Some(guilty) = panicked {
-            // It would panic again: it must not be tried again.
+            // It would panic again, so it must not be tried again.
             settle([operations.remove(guilty)], Err(StoreError::Damaged));
         }
         Err(Box::new(FailedBatch { operations, written, started }))
@@ -238,7 +240,7 @@ impl Thread {
                 failure: None,
                 shared: &self.shared,
             };
-            // An operation that panics costs its batch, as a failed write does, not the writer.
+            // An operation that panics fails its batch, as a failed write does, but not the writer.
             for (position, operation) in operations.iter_mut().enumerate() {
                 let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
                 ran.unwrap_or_else(|_| {
@@ -246,7 +248,7 @@ impl Thread {
                     Err(redb::CommitError::TransactionPoisoned.into())
                 })?;
             }
-            // Read before the commit: nothing after it may fail.
+            // Read before the commit, because nothing after it may fail.
             if batch.organisations == Change::Made {
                 let index =
                     read_index(|table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX));
@@ -263,7 +265,7 @@ fn write_count(operations: &[Box<dyn Operation>]) -> usize {
     operations.iter().filter(|operation| operation.kind() != Kind::Barrier).count()
 }
 
-/// Makes what a durable batch changed known to all readers, and answers.
+/// Shows the changes of a durable batch to all readers, and answers.
 fn accept(
     shared: &Shared,
     operations: Vec<Box<dyn Operation>>,
@@ -298,7 +300,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Refuses what must not be written while the file is not in its place; gives the rest.
+/// Refuses operations that must not be written while the file is not in its place; returns the
+/// rest.
 fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Operation>> {
     let (rest, refused): (_, Vec<_>) =
         operations.into_iter().partition(|operation| match operation.kind() {
@@ -323,7 +326,7 @@ impl FailedBatch {
 }
 
 /// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
-/// soon as it is known whether it is on disk.
+/// soon as it is known if it is on disk.
 fn reopen(
     shared: &Shared,
     operations: &mut mpsc::Receiver<Box<dyn Operation>>,
@@ -333,7 +336,7 @@ fn reopen(
     let FailedBatch { operations: mut waiting, mut written, started } = failed;
     loop {
         if shared.look() == Some(FileLoss::WrittenOver) {
-            // What is in memory can still be read. The file never takes writes again.
+            // Data in memory can still be read. The file takes no writes any more.
             match written {
                 Written::Durably(_) => accept(shared, waiting, written, started),
                 Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
@@ -344,7 +347,7 @@ fn reopen(
             return Ended::No;
         }
         let attempt = Instant::now();
-        // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
+        // A panic is one more failed attempt: redb panics on pages that it cannot interpret.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             if shared.database.is_started() {
                 shared.database.reopen()?;
@@ -354,7 +357,7 @@ fn reopen(
             Ok::<_, OpenError>(shared.reload_organisations()?)
         }));
         let is_open = matches!(opened, Ok(Ok(())));
-        // Not before the file is open for reading: who is answered may read at once.
+        // Not before the file is open for reading: a caller may read as soon as it is answered.
         match &written {
             Written::Durably(_) if is_open || shared.database.is_readable() => {
                 let written = std::mem::replace(&mut written, Written::Not);
@@ -374,7 +377,7 @@ fn reopen(
             Ok(Err(_)) => {}
             Err(_) => tracing::error!("the attempt to open the store again panicked"),
         }
-        // Readers wait for an attempt, so a long one is not made at once again.
+        // Readers wait for an attempt, so a long one is not repeated at once.
         let rest = pause.max(attempt.elapsed() * ATTEMPT_REST);
         if refuse_until(operations, Instant::now() + rest) == Ended::Yes {
             settle(waiting, Err(StoreError::Unavailable));
@@ -391,12 +394,12 @@ fn reopen(
     Ended::No
 }
 
-/// What the log told of last.
+/// The last failure in the log, with its time.
 #[derive(Default)]
 struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Returns true if the log should tell of this failure now.
+    /// Returns true if this failure is to be logged now.
     fn is_news(&mut self, failure: String) -> bool {
         let is_known = self
             .0
@@ -409,7 +412,7 @@ impl Told {
     }
 }
 
-/// Refuses what arrives until `end`: none of it was in a transaction.
+/// Refuses all operations until `end`: none of them was in a transaction.
 fn refuse_until(operations: &mut mpsc::Receiver<Box<dyn Operation>>, end: Instant) -> Ended {
     while Instant::now() < end {
         match operations.try_recv() {

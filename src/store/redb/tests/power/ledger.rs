@@ -1,4 +1,4 @@
-//! What a store has promised, and whether it keeps it.
+//! Promises of a store, and the check that it keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,24 @@ use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::time::Timestamp;
 
-/// When messages were accepted whose retention is over; by this time's windows all are read.
+/// Acceptance time of messages whose retention is over. By this time's windows, all can be read.
 pub(super) const LONG_AGO: Timestamp =
     Timestamp::from_unix_millis(START.unix_millis() - 91 * 24 * 3_600_000);
 
-/// How sure a change is to be there.
+/// Certainty of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Certainty {
-    /// Refused, never asked for, or seen not to be there.
+    /// Refused, not requested, or seen to be missing.
     #[default]
     Absent,
-    /// Asked for, and the power went before the answer.
+    /// Requested, and the power was lost before the answer.
     InDoubt,
     /// Acknowledged, or seen.
     Certain,
 }
 
 impl Certainty {
-    /// Settles a doubt by what is seen, and says where a certainty is broken.
+    /// Resolves a doubt by what is seen, and returns an error if a certainty is broken.
     fn settle(&mut self, seen: bool, what: impl std::fmt::Display) -> Result<(), String> {
         match (*self, seen) {
             (Self::Certain, false) => Err(format!("{what} was acknowledged and is lost")),
@@ -48,7 +48,7 @@ impl Certainty {
     }
 }
 
-/// What is known of a message that was handed to the store.
+/// Knowledge about a message that was handed to the store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub(super) key: Option<String>,
@@ -57,7 +57,7 @@ pub(super) struct Known {
     pub(super) is_old: bool,
     pub(super) sent: Certainty,
     pub(super) bounce: Certainty,
-    /// A stop gave it up, so no event is to prove that it was sent.
+    /// A stop gave it up, so no event of the story proves that it was sent.
     pub(super) is_abandoned: bool,
     pub(super) event: Option<Event>,
     /// The batch that accepts it: all of a batch is there, or nothing.
@@ -81,7 +81,7 @@ pub(super) struct Ledger {
     pub(super) organisations: BTreeMap<String, Certainty>,
     /// Messages that lost their body in one of the lives so far.
     lost: BTreeSet<MessageId>,
-    /// What the feed has told so far.
+    /// Entries that the feed has shown so far.
     told: Vec<FeedEntry>,
 }
 
@@ -100,7 +100,7 @@ impl Ledger {
         self.messages.iter().filter(|(_, known)| known.accepted == Certainty::Certain)
     }
 
-    /// Compares the promises with a store that was just opened, and settles what was in doubt.
+    /// Compares the promises with a store that was just opened, and resolves the doubts.
     pub(super) async fn check(
         &mut self,
         store: &Store,
@@ -176,7 +176,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Compares the feed with what it told before, and with what became of each message: it has
+    /// Compares the feed with its earlier entries, and with the outcome of each message: it has
     /// every change once, in the order of the changes.
     async fn check_feed(
         &mut self,
@@ -229,7 +229,7 @@ impl Ledger {
 }
 
 impl Known {
-    /// Whether the message is there, after its doubts are settled.
+    /// Returns true if the message is there, after its doubts are resolved.
     async fn check(&mut self, id: MessageId, store: &Store, is_kept: bool) -> Result<bool, String> {
         let message =
             store.message(id, LONG_AGO).await.map_err(|error| format!("{id}: {error}"))?;

@@ -1,7 +1,7 @@
 //! One seed's story: batches of operations until the power goes, and a start after each loss.
 //!
-//! The seed alone decides what happens. The writer is held while a batch is handed over, so that
-//! what shares a commit does not depend on the machine's speed.
+//! The seed alone decides the events. The writer is held while a batch is handed over, so that the
+//! content of a commit does not depend on the machine's speed.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;
 
-/// How often the power goes in one story.
+/// Number of losses of power in one story.
 const LIVES: u32 = 4;
 /// The most batches of one life.
 const BATCHES: u32 = 8;
@@ -34,7 +34,7 @@ const BATCHES: u32 = 8;
 const OPERATIONS: u32 = 24;
 /// The most writes and syncs before the power goes: those of about as many batches.
 const STEPS: u64 = 160;
-/// How often a start may be cut short before it is let through.
+/// Largest number of starts that are cut short before one may finish.
 const CUT_STARTS: u32 = 3;
 
 pub(super) struct Story {
@@ -51,7 +51,7 @@ pub(super) struct Story {
     arena: BTreeSet<MessageId>,
 }
 
-/// What was answered, for the ledger.
+/// Answer of the store, for the ledger.
 enum Answer {
     Accepted(MessageId, Result<Accepted, StoreError>),
     Recorded(MessageId, Certainty),
@@ -82,7 +82,7 @@ impl Story {
         }
     }
 
-    /// Lives through it; what was broken, where something was.
+    /// Runs the story; returns the broken promise, if there is one.
     pub(super) async fn run(mut self) -> Result<Survived, String> {
         for life in 0..=LIVES {
             let store = self.start(life).await?;
@@ -101,7 +101,7 @@ impl Story {
         Ok(self.survived)
     }
 
-    /// Starts the store and holds it against the ledger; some starts are cut short.
+    /// Starts the store and compares it with the ledger; some starts are cut short.
     async fn start(&mut self, life: u32) -> Result<Store, String> {
         for attempt in 0..=CUT_STARTS {
             if attempt < CUT_STARTS && self.random.bool() {
@@ -133,7 +133,7 @@ impl Story {
         Err("does not open though the power stays".to_owned())
     }
 
-    /// Adds what every message needs.
+    /// Adds the organisation and the domain that every message needs.
     async fn found(&mut self, store: &Store) {
         let organisation = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
         let domain = DomainName::parse("example.com").unwrap();
@@ -142,11 +142,11 @@ impl Story {
         self.ledger.organisations.insert("acme".to_owned(), Certainty::Certain);
     }
 
-    /// Goes on with what stayed pending.
+    /// Continues with the messages that stayed pending.
     fn take_up(&mut self, kept: BTreeSet<MessageId>) {
         for id in &kept {
             let known = self.known(*id);
-            // That it was given up was not durable.
+            // The giving up was not durable.
             known.is_abandoned = false;
             if !known.is_old {
                 self.pending.push(*id);
@@ -156,7 +156,7 @@ impl Story {
         self.arena = kept;
     }
 
-    /// Loses the bodies, some of the times.
+    /// Loses the bodies, sometimes.
     fn lose_arena(&mut self) {
         if self.random.u8(0..3) == 0 {
             self.arena.clear();
@@ -176,7 +176,7 @@ impl Story {
         START.plus(Duration::from_millis(self.last_id))
     }
 
-    /// Hands over a batch, lets it be committed, and notes what was answered.
+    /// Hands over a batch, lets it be committed, and notes the answers.
     async fn live_batch(&mut self, store: &Store) -> Result<(), String> {
         self.batch += 1;
         let (begun, has_begun) = mpsc::channel::<()>();
@@ -194,7 +194,7 @@ impl Story {
             Answer::Nothing
         });
         tokio::task::yield_now().await;
-        // Its batch is closed by now: all that follows shares the next one.
+        // Its batch is closed by now: all later operations share the next one.
         let _ = has_begun.recv();
         for _ in 0..self.random.u32(1..=OPERATIONS) {
             tasks.spawn(self.operation(store));
@@ -212,7 +212,7 @@ impl Story {
                 () = sleep(Duration::from_millis(1)) => if self.drive.is_off() { break },
             }
         }
-        // Whatever was answered before the power went counts; the rest stays in doubt.
+        // Answers before the loss of power count; the rest stays in doubt.
         while let Some(answered) = tasks.try_join_next() {
             self.note(answered.unwrap())?;
         }
@@ -297,13 +297,13 @@ impl Story {
         })
     }
 
-    /// Gives a message up, as a stop does whose drain is over.
+    /// Gives a message up, as a stop does after its drain.
     fn abandon(&mut self, store: &Store) -> Work {
         if self.pending.is_empty() {
             return self.accept(store);
         }
         let id = self.pending.swap_remove(self.random.usize(0..self.pending.len()));
-        // A start would fail it as well: whether this was durable shows in the count alone.
+        // A start would fail it as well: only the count shows if this was durable.
         self.known(id).is_abandoned = true;
         let (store, found_at) = (store.clone(), self.now());
         Box::pin(async move {
@@ -385,7 +385,7 @@ impl Story {
             Answer::Accepted(id, Err(_)) => self.known(id).accepted = Certainty::Absent,
             Answer::Recorded(id, certainty) => {
                 self.known(id).sent = certainty;
-                // The room of some is not freed yet when the power goes.
+                // The memory of some is not freed yet when the power is lost.
                 if certainty == Certainty::Certain && self.random.bool() {
                     self.arena.remove(&id);
                 }
