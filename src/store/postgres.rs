@@ -1,7 +1,7 @@
 //! Engine over `PostgreSQL`: any number of nodes work on one database.
 //!
 //! No type of the client library leaves it. Each file of this folder has one subject: its part of
-//! [`PostgresStore`], and the statements behind that. What every node asks all the time (the
+//! [`PostgresStore`], and the statements behind that. The data that every request needs (the
 //! directory, a filter of suppressions, the ends of feeds) is in memory, and follows the database.
 
 use std::collections::BTreeSet;
@@ -68,11 +68,11 @@ mod tests;
 mod tls;
 mod usage;
 
-/// How long a start waits for its part of the pace.
+/// Longest time for which a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);
-/// How often the node looks at what other nodes changed.
+/// Interval at which the node checks for changes of other nodes.
 const FOLLOW: Duration = Duration::from_millis(250);
-/// How often the node looks for messages of dead nodes.
+/// Interval at which the node checks for messages of dead nodes.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// The engine, connected. Cheap to clone; the node's tasks end when the last clone is gone.
@@ -99,15 +99,15 @@ struct Shared {
     memory: InMemory,
     connector: Connector,
     node: Node,
-    /// The server's, as it was last read.
+    /// The server's clock, as it was last read.
     clock: watch::Sender<ClockReading>,
-    /// How long a client waits for its acceptance.
+    /// Longest time for which a client waits for its acceptance.
     answer_timeout: Duration,
-    /// By how many connections messages are accepted.
+    /// Number of connections by which messages are accepted.
     accepting_connections: usize,
     /// For reads of single rows.
     readers: Slot,
-    /// For reads of many rows, so that nobody waits behind them.
+    /// For reads of many rows, so that single rows do not wait behind them.
     listers: Slot,
     /// Position up to which the filter has what other nodes added.
     suppressions_followed: AtomicI64,
@@ -116,19 +116,20 @@ struct Shared {
     sessions: Sessions,
     refusals: Refusals,
     requests: Requests,
-    /// The most that an id is known to be ahead of its acceptance, in milliseconds.
+    /// Largest known skew of an id ahead of its acceptance, in milliseconds.
     id_lead: AtomicI64,
-    /// Whether the last attempt to reach the server failed.
+    /// True if the last attempt to reach the server failed.
     is_lost: AtomicBool,
-    /// Nodes of schemas before this one are known not to work on the database any more.
+    /// First schema that may work on the database; nodes of earlier ones are known not to.
     kept_off_before: AtomicI32,
-    /// The database's state at the last look.
+    /// The database's state at the last check.
     database: std::sync::Mutex<DatabaseStatus>,
 }
 
 impl PostgresStore {
-    /// Connects, makes the schema if there is none, joins the other nodes, takes over the messages of
-    /// this node's life before that `bodies` has a body of, and fails those that dead ones held.
+    /// Connects, makes the schema if there is none, and joins the other nodes. Takes over the
+    /// messages of this node's life before that `bodies` has a body of, and fails those that dead
+    /// nodes held.
     pub(crate) async fn connect(
         owner: StoreOwner,
         server: &PostgresServer,
@@ -198,7 +199,7 @@ impl PostgresStore {
         tasks.spawn(Task::SignsOfLife, node::live(Arc::clone(&shared)));
         tasks.spawn(Task::OtherNodesChanges, follow(Arc::clone(&shared)));
         tasks.spawn(Task::DatabaseState, cluster::watch_database(Arc::clone(&shared)));
-        // Without a part of the pace nothing can be sent. The others make room within a second.
+        // Without a part of the pace nothing can be sent. The others free one within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
         let bodies_lost = node::settle_orphans(&shared, &changing, now).await?;
@@ -216,7 +217,7 @@ impl PostgresStore {
         if self.tasks.ended().is_some() { Health::Refusing } else { self.shared.health() }
     }
 
-    /// Waits until one of the tasks has ended without which the engine does not work, and returns it.
+    /// Waits until a task that the engine needs has ended, and returns it.
     pub(crate) async fn task_ended(&self) -> Task {
         self.tasks.one_ended().await
     }
@@ -262,8 +263,8 @@ impl PostgresStore {
         self.query_opt(sql, parameters).await?.ok_or(StoreError::Unavailable)
     }
 
-    /// Asks, once more if the connection was lost. What many rows take too long for is not asked
-    /// again.
+    /// Asks, and once more if the connection was lost. A read of many rows that takes too long is
+    /// not repeated.
     async fn query_by(
         &self,
         slot: &Slot,
@@ -298,15 +299,15 @@ impl Shared {
         }
     }
 
-    /// Returns true if nothing can be accepted, or no outcome recorded, until it is known whether the
-    /// last transaction was made.
+    /// Returns true if nothing can be accepted, or no outcome recorded, until the outcome of the
+    /// last transaction is known.
     fn is_in_doubt(&self) -> bool {
         let silence = self.connector.silence();
         silence.doubts(Purpose::Outcomes) > 0
             || silence.doubts(Purpose::Acceptance) >= self.accepting_connections
     }
 
-    /// Notes that the server could not be reached, or that others took this node for dead.
+    /// Notes that the server could not be reached, or that other nodes took this one for dead.
     fn lost(&self, error: &QueryError) {
         match error {
             // Signs of life say whether the server answers at all.
@@ -339,7 +340,7 @@ impl Shared {
         self.memory.health_changed.notify_waiters();
     }
 
-    /// Notes why something could not be done, and says so to whoever asked.
+    /// Notes the reason why an operation failed, and returns the error for the caller.
     fn refused(&self, error: QueryError) -> StoreError {
         match error {
             QueryError::Row(row) => {

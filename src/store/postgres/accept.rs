@@ -1,4 +1,4 @@
-//! Acceptance: what gathers while one transaction is under way becomes the next one.
+//! Acceptance: the requests that gather while one transaction is under way share the next one.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -27,26 +27,26 @@ use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::Exceeded;
 
-/// How many requests may wait for a writer before callers wait to hand over theirs.
+/// Largest number of requests that wait for a writer. Beyond it, callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
 const MAX_MESSAGES: usize = 256;
 /// The most bytes of records of one transaction.
 const MAX_BYTES: usize = 1 << 20;
-/// How often a transaction that met a conflict is made again.
+/// Number of times that a transaction that met a conflict is repeated.
 const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
-/// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted, and the session `$16` counts nothing; nor if that is gone. A key that is 24
-/// hours old is taken over, else its message is the answer. Keys that are given to the new messages
-/// are left out of the answer: they are many. The keys are in order, so that two transactions do not
-/// wait for each other.
-/// The arrays have one length. Unnested in a list of columns, they make rows without a copy of each.
+/// Accepts messages. `$1` is the directory as this node knows it. If another node has changed it,
+/// or the session `$16` is gone, nothing is accepted, and the session counts nothing. A key that is
+/// 24 hours old is taken over, else its message is the answer. Keys that are given to the new
+/// messages are left out of the answer: they are many. The keys are in order, so that two
+/// transactions do not wait for each other. The arrays have one length. Unnested in a list of
+/// columns, they make rows without a copy of each.
 ///
-/// `$9` is how many recipients each message has, `$10` the beginnings of the month, the day, the hour
-/// and the minute. `$11` are the organisations with limits, `$12` to `$15` their limits in these: if all
-/// messages together exceed one, nothing is accepted either. Replays count too until it is known that
-/// they are.
+/// `$9` has the number of recipients of each message, `$10` the beginnings of the month, the day,
+/// the hour and the minute. `$11` are the organisations with limits, `$12` to `$15` their limits in
+/// these: if all messages together exceed one, nothing is accepted either. Replays count too until
+/// it is known that they are.
 const ACCEPT: &str = "
 WITH limited AS (
     SELECT unnest($11::integer[]) AS organisation, unnest($12::bigint[]) AS per_month,
@@ -132,10 +132,10 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 
 /// Messages that are accepted in one transaction.
 pub(super) struct Request {
-    /// Those that are not refused, with their places.
+    /// Messages that are not refused, with their places.
     messages: Vec<(usize, NewMessage)>,
     mode: BatchMode,
-    /// Answers to those that are, by their places.
+    /// Answers to the refused messages, by their places.
     refused: BTreeMap<usize, Result<Accepted, AcceptError>>,
     reply: oneshot::Sender<Result<Answers, AcceptError>>,
 }
@@ -148,14 +148,14 @@ impl Request {
         self.messages.iter().map(|(_, message)| message)
     }
 
-    /// Refuses what has no right any more; `None` if that is the request.
+    /// Refuses messages whose right has ended; `None` if that refuses the whole request.
     fn check_rights(mut self, directory: &OrganisationIndex) -> Option<Self> {
         for (place, message) in std::mem::take(&mut self.messages) {
             match message.check_right(self.mode, place, directory) {
                 Ok(Ok(())) => self.messages.push((place, message)),
                 Ok(Err(error)) => drop(self.refused.insert(place, Err(error))),
                 Err(error) => {
-                    // The client may be gone.
+                    // The caller may have disconnected.
                     let _ = self.reply.send(Err(error));
                     return None;
                 }
@@ -192,17 +192,18 @@ impl PostgresStore {
     }
 }
 
-/// Accepts what is queued, until nobody can queue any more.
+/// Accepts queued requests, until nobody can queue any more.
 pub(super) async fn work(shared: Arc<Shared>, mut session: Session, requests: Arc<Requests>) {
     while let Some(batch) = gather(&requests).await {
         accept(&shared, &mut session, batch).await;
-        // Whoever was answered may ask again at once. They go first, so that their messages share
-        // the next transaction: one of few messages takes the server nearly as long as one of many.
+        // A caller that was answered may ask again at once. Such callers go first, so that their
+        // messages share the next transaction: one of few messages takes the server nearly as long
+        // as one of many.
         yield_now().await;
     }
 }
 
-/// Takes what is queued, as far as it fits into one transaction.
+/// Takes queued requests, as many as fit into one transaction.
 async fn gather(requests: &Requests) -> Option<Vec<Request>> {
     let mut queue = requests.lock().await;
     let mut batch = vec![queue.recv().await?];
@@ -223,7 +224,8 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     // Messages that are known to be replays.
     let mut replays = HashSet::new();
     let decided = loop {
-        // The statement compares this version with the server's: what is checked is what counts.
+        // The statement compares this version with the server's, so the checked directory is the
+        // one that counts.
         let directory = shared.memory.directory.load();
         batch = batch.into_iter().filter_map(|one| one.check_rights(&directory)).collect();
         if batch.is_empty() {
@@ -237,7 +239,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
         let version = directory.version.cast_signed();
         match decide(shared, session, parameters, version, lead.unwrap_or_default()).await {
             Ok(Some(found)) => break Ok(found),
-            // Another node has changed the directory, and what it withdrew must not be accepted; or a
+            // Another node has changed the directory, and withdrawn rights must not be used; or a
             // limit is reached.
             Ok(None) => {
                 let reloaded = shared.reload_directory().await;
@@ -271,7 +273,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
                         return (place, Ok(Accepted::Replayed(earlier)));
                     }
                     increments.push((message.organisation, Increment::Accepted));
-                    // A panic of one message is not the others' loss.
+                    // A panic for one message does not fail the others.
                     has_panicked |= catch_unwind(AssertUnwindSafe(message.on_new)).is_err();
                     (place, Ok(Accepted::New(message.id)))
                 }));
@@ -284,7 +286,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             }
             shared.memory.metrics.committed(operations, began.elapsed(), increments);
             for (answer, reply) in answers {
-                // The client may be gone; the messages are accepted all the same.
+                // The caller may have disconnected; the messages are accepted all the same.
                 let _ = reply.send(answer);
             }
         }
@@ -298,7 +300,7 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
     }
 }
 
-/// Returns what the requests of a batch ask of limits.
+/// Returns the recipients that the requests of a batch need from limits.
 fn asked(batch: &[Request]) -> Vec<Asked> {
     let asked = |request: &Request| {
         let key = |KeyClaim { key, window_now }: &KeyClaim| {
@@ -318,14 +320,14 @@ fn asked(batch: &[Request]) -> Vec<Asked> {
     batch.iter().map(asked).collect()
 }
 
-/// Refuses requests that exceed a limit; gives the others.
+/// Refuses requests that exceed a limit; returns the others.
 fn refuse_exceeding(batch: Vec<Request>, exceeded: Vec<Option<Exceeded>>) -> Vec<Request> {
     let mut left = Vec::with_capacity(batch.len());
     for (request, exceeded) in batch.into_iter().zip(exceeded) {
         match exceeded {
             None => left.push(request),
             Some(exceeded) => {
-                // The client may be gone.
+                // The caller may have disconnected.
                 let _ = request.reply.send(Err(AcceptError::LimitReached(exceeded)));
             }
         }
@@ -356,7 +358,7 @@ struct Parameters<'a> {
     recipients: Vec<i64>,
     periods: Vec<i64>,
     limits: LimitArrays,
-    /// What the answer will be if nobody had one of the keys before.
+    /// The answer, if nobody has used one of the keys before.
     found: Found,
 }
 
@@ -380,7 +382,7 @@ impl<'a> Parameters<'a> {
             let mut digest_of_key = None;
             if let Some(KeyClaim { key, window_now }) = &message.claim {
                 let key = digest(key.as_key());
-                // Of two with one key, the second is a replay of the first.
+                // If two have one key, the second is a replay of the first.
                 match parameters.found.0.entry((organisation, key.clone())) {
                     Entry::Occupied(_) => continue,
                     Entry::Vacant(entry) => entry.insert(message.id),
@@ -423,7 +425,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Makes a batch one transaction; `None` if the directory was another one.
+/// Makes a batch one transaction; `None` if the directory had another version.
 async fn decide(
     shared: &Shared,
     session: &mut Session,
@@ -463,7 +465,8 @@ async fn decide(
     }
 }
 
-/// Reads which messages the keys of a transaction have that was made, and whose answer was lost.
+/// Reads the messages that the keys of a transaction have. The transaction was made, and its answer
+/// was lost.
 async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found {
     // As in `ACCEPT`: a key's earlier message counts only if the key was not taken over.
     const KEYS: &str = "
@@ -485,7 +488,7 @@ async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found 
                 });
                 return Found(keyed.collect());
             }
-            // It is accepted. Whoever asked has to learn that, or a queue would miss it.
+            // It is accepted. The caller has to learn that, or a queue would miss it.
             Err(error) => shared.lost(&error),
         }
         sleep(Duration::from_millis(200)).await;

@@ -1,7 +1,7 @@
-//! Slots for calls to the provider: starts that all nodes share, a time apart.
+//! Slots for calls to the provider: start times that all nodes share, an interval apart.
 //!
-//! The next free one is in a row of `duty` that is no node's. It is a matter of seconds, so its commit
-//! waits for neither disk nor standby.
+//! The next free one is in a row of `duty` that belongs to no node. It is only of interest for
+//! seconds, so its commit waits for neither disk nor standby.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use crate::postgres::PostgresStore;
 use crate::postgres::error::QueryError;
 
 const NAME: &str = "provider calls";
-/// The most by which slots are given out in advance. One that is further away was written by a clock
-/// that has been set back since.
+/// Longest time by which slots are given out in advance. A slot that is further away was written
+/// before the clock was set back.
 const AHEAD: Duration = Duration::from_mins(5);
 
-/// Takes the next free slot, and tells in how many seconds it begins. All of this is one request,
-/// which the server runs as one transaction: a node that vanishes meanwhile keeps the row from nobody.
+/// Takes the next free slot, and returns the seconds until it begins. All of this is one request,
+/// which the server runs as one transaction, so a node that vanishes meanwhile does not keep the
+/// row locked.
 fn take_sql(interval: Duration) -> String {
     let (interval, ahead) = (interval.as_secs_f64(), AHEAD.as_secs_f64());
     format!(

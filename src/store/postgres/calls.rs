@@ -1,7 +1,7 @@
-//! Calls to the provider: a node tells the others of those that take long, and reads theirs.
+//! Calls to the provider: a node reports its calls that take long to the others, and reads theirs.
 //!
-//! The task that writes outcomes tells of calls too, one after the other. So a call is told of
-//! before its outcome is written, and never after it.
+//! The task that writes outcomes also reports calls, one after the other. So a call is reported
+//! before its outcome is written, and not after it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -17,11 +17,11 @@ use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Message, Status};
 
-/// How often the others are told, if there is a call to tell of.
+/// Interval of the reports to the other nodes, if there is a call to report.
 pub(super) const TELL: Duration = Duration::from_millis(500);
 
-/// Marks messages. One that another transaction is about to end is left out: nobody waits. `$3` is
-/// the session.
+/// Marks messages. A message that another transaction is about to finish is left out, without a
+/// wait. `$3` is the session.
 const MARK: &str = "
 WITH counted AS (
     UPDATE session SET writes = writes + 1 WHERE id = $3 RETURNING writes
@@ -33,12 +33,12 @@ WITH counted AS (
     UPDATE pending SET calling = marked.attempts FROM marked WHERE pending.id = marked.id
 )
 SELECT writes FROM counted";
-/// Takes the marks from messages that wait for another attempt.
+/// Removes the marks from messages that wait for another attempt.
 pub(super) const UNMARK: &str =
     "UPDATE pending SET calling = NULL WHERE id = ANY($1) AND calling IS NOT NULL";
 const MARKED: &str = "SELECT id, calling FROM pending WHERE id = ANY($1) AND calling IS NOT NULL";
 
-/// Calls of this node that the others are still to be told of, with the count of calls that were
+/// Calls of this node that are not reported to the others yet, with the number of calls that were
 /// started for the message.
 #[derive(Default)]
 pub(super) struct Calls(Mutex<HashMap<MessageId, u32>>);
@@ -49,7 +49,7 @@ impl Calls {
     }
 }
 
-/// Tells the other nodes of the calls that they have not been told of.
+/// Reports the calls to the other nodes that are not reported yet.
 pub(super) async fn tell(shared: &Shared, session: &mut Session) {
     let calls = std::mem::take(&mut *locked(&shared.calls.0));
     if calls.is_empty() {
@@ -72,7 +72,7 @@ impl PostgresStore {
         locked(&self.shared.calls.0).insert(id, attempts);
     }
 
-    /// Lays the calls over messages that nodes have told of.
+    /// Adds the calls that nodes have reported to messages.
     pub(super) async fn lay_calls_over(&self, messages: &mut [Message]) -> Result<(), StoreError> {
         let mut waiting: HashMap<MessageId, &mut Message> = messages
             .iter_mut()

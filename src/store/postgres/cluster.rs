@@ -1,4 +1,5 @@
-//! Cluster: the nodes and the database as operators see them, and what operators change about nodes.
+//! Cluster: the nodes and the database as operators see them, and what operators change about
+//! nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,13 +18,14 @@ use crate::postgres::{PostgresStore, Shared, timestamp};
 use crate::{StoreError, StoreId};
 use pillarbox_domain::time::ClockReading;
 
-/// Time between two looks at the database's state.
+/// Time between two checks of the database's state.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// A node of an earlier schema does not start on a database whose oldest reader is newer.
 const KEEP_OFF: &str = "UPDATE cluster SET oldest_reader = $1 WHERE oldest_reader < $1";
 const DRAIN: &str = "UPDATE node SET draining = $2 WHERE name = $1";
-/// What is visible to an ordinary user: the views leave out what other users do, but not these.
+/// State that an ordinary user may read: the views leave out the work of other users, but not these
+/// values.
 const DATABASE: &str = "
 SELECT current_setting('server_version'), current_setting('server_version_num')::integer,
     to_regclass('cluster') IS NOT NULL,
@@ -40,7 +42,7 @@ const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigi
 
 const FEED_ID: &str = "SELECT feed_id FROM cluster";
 
-/// Name of what a node stores on this database.
+/// Name of the database's content, which a node uses as the id of its store.
 pub(super) async fn store_id(connection: &Connection, node: &str) -> Result<StoreId, QueryError> {
     let cluster: i64 = connection.query_one(FEED_ID, &[]).await?.get(0);
     Ok(StoreId::of_node(cluster, node))
@@ -105,7 +107,7 @@ fn unix_millis() -> i64 {
 }
 
 impl PostgresStore {
-    /// Connects for one look at the database, without a node.
+    /// Connects to read the state of the database once, without a node.
     pub(crate) async fn look_at(server: &PostgresServer) -> Result<DatabaseStatus, ConnectError> {
         let connection = Connector::new(server).connect_for(Purpose::Reads).await?;
         Ok(database(&connection).await?)
@@ -140,7 +142,7 @@ impl PostgresStore {
         schema: i32,
     ) -> Result<Vec<NodeStatus>, StoreError> {
         let kept_off = &self.shared.kept_off_before;
-        // It is asked for with every message that needs it.
+        // It is needed with every message of a newer form.
         if kept_off.load(Ordering::Relaxed) >= schema {
             return Ok(Vec::new());
         }
@@ -170,7 +172,7 @@ impl PostgresStore {
         if silent < LEASE || peer.is_this() {
             return Ok(Forgotten::Lives(silent));
         }
-        // Only as it was seen: a sign of life meanwhile keeps it.
+        // Only as it was seen: a sign of life meanwhile prevents the removal.
         Ok(match self.execute(BURY, &[&peer.id, &peer.beat]).await? {
             0 => Forgotten::Lives(Duration::ZERO),
             _ => Forgotten::Removed,

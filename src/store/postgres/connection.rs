@@ -1,6 +1,6 @@
-//! Connections to the server: the writable host is found, statements are prepared once, and a
-//! warning that a wait for the standby was cancelled is not lost. Each statement has to be answered
-//! in time: if one is not, its connection is closed.
+//! Connections to the server. They find the writable host, prepare statements once, and keep a
+//! warning that a wait for the standby was cancelled. Each statement has a time limit: if no answer
+//! comes in time, its connection is closed.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -26,15 +26,16 @@ use crate::postgres::silence::{Purpose, Silence};
 use crate::postgres::tls::Tls;
 use pillarbox_runtime::resolver::{Resolver, ResolverLimits};
 
-/// How long one host may take until a new connection to it is ready.
+/// Longest time until a new connection to one host is ready.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long one address of a host may take to take a new connection. The host may have another one.
+/// Longest time until one address of a host takes a new connection. The host may have another one.
 const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// How long sent data may stay unacknowledged, and how long a silent peer is believed. Without
-/// these a connection to a host that vanished hangs for minutes.
+/// Longest time for which sent data may stay unacknowledged, and for which a silent peer is
+/// trusted. Without these limits a connection to a host that vanished hangs for minutes.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Names of the hosts. An answer that comes too late serves the next attempt to connect. Addresses
-/// from before are not used without an answer: the name may be that of another server now.
+/// Resolution of the hosts' names. An answer that comes too late serves the next attempt to
+/// connect. Earlier addresses are not used without an answer, because the name may belong to
+/// another server now.
 const NAMES: ResolverLimits = ResolverLimits {
     max_lookups: 16,
     patience: Duration::from_millis(2_500),
@@ -52,9 +53,9 @@ SELECT system_identifier,
     ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
 FROM pg_control_system()";
 const BEAT: &str = "SELECT beat::bigint FROM node WHERE id = $1";
-/// Settings of each connection. Plans that scan whole tables are never right here: statistics of
+/// Settings of each connection. Plans that scan whole tables are always wrong here: statistics of
 /// tables that grow by the hour are always behind. A wait for a lock ends before the connection is
-/// given up, and what still runs when that happens soon after.
+/// given up. A statement that still runs then ends soon after.
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
                        -c lock_timeout=8s -c client_connection_check_interval=2s \
                        -c idle_in_transaction_session_timeout=10s \
@@ -74,7 +75,7 @@ pub struct PostgresServer {
     pub password: Option<SecretString>,
     /// Certificates that the server's own is checked against. Without them, TLS is not used.
     pub authorities: Option<rustls::RootCertStore>,
-    /// By how many connections the node accepts messages.
+    /// Number of connections by which the node accepts messages.
     pub accepting_connections: u8,
 }
 
@@ -86,7 +87,7 @@ pub(super) struct ServerId {
     timeline: i64,
 }
 
-/// Server that a node holds to: the one of its last confirmed beat.
+/// Server that a node stays with: the one of its last confirmed beat.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     server: ServerId,
@@ -95,8 +96,8 @@ struct Held {
 }
 
 impl Held {
-    /// Returns the reason why a server must not be used, if there is one: it lacks what the held one
-    /// has confirmed. `beat` is the node's last one there.
+    /// Returns the reason why a server must not be used, if there is one: it lacks a commit that
+    /// the held one has confirmed. `beat` is the node's last beat there.
     fn objection(&self, server: ServerId, beat: Option<i64>) -> Option<&'static str> {
         let (before, now) = (self.server.timeline, server.timeline);
         if server.system != self.server.system {
@@ -117,14 +118,14 @@ impl Held {
 }
 
 pub(super) struct Connector {
-    /// One for each host, by its name.
+    /// Settings of each host, with its name.
     configs: Vec<(String, Config)>,
     tls: Option<Tls>,
     resolver: Resolver<()>,
     held: Mutex<Option<Held>>,
     /// Time of the last line that said that a server was refused.
     told_at: Mutex<Option<Instant>>,
-    /// Tasks of the connections that there are.
+    /// Tasks of the open connections.
     drivers: Mutex<Vec<AbortHandle>>,
     silence: Arc<Silence>,
 }
@@ -166,19 +167,19 @@ impl Connector {
         }
     }
 
-    /// Where no answer came in time.
+    /// Purposes of connections by which no answer came in time.
     pub(super) fn silence(&self) -> &Silence {
         &self.silence
     }
 
-    /// Connects, to look at the schema or to change it.
+    /// Connects, to check the schema or to change it.
     pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
         self.connect_for(Purpose::Schema).await
     }
 
-    /// Connects to the host that takes writes, and is not behind the one that the node holds to. All
-    /// hosts are asked at once: one that takes connections and does not answer must not keep the
-    /// node from the others. If several take writes, the one of the latest timeline is right.
+    /// Connects to the host that takes writes, and is not behind the one that the node stays with.
+    /// All hosts are asked at once: one that takes connections and does not answer must not delay
+    /// the others. If several take writes, the one of the latest timeline is right.
     pub(super) async fn connect_for(&self, purpose: Purpose) -> Result<Connection, QueryError> {
         match self.connect_to_one(purpose).await {
             // Signs of life say whether the server answers at all.
@@ -228,7 +229,8 @@ impl Connector {
         }
         let connection = best.ok_or(last_error)?;
         if let Some(server) = connection.server {
-            // Those that follow need not look around. Another server may be held meanwhile.
+            // Later connections do not have to compare the hosts. Another server may be held
+            // meanwhile.
             let held = *locked(&self.held).get_or_insert(Held { server, beat: None });
             if let Some(reason) = held.objection(server, None) {
                 return Err(QueryError::WrongServer(reason));
@@ -241,8 +243,8 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Notes that the server of a connection has confirmed a beat of a node. Connections to a server
-    /// that is behind it are refused from now on.
+    /// Notes that the server of a connection has confirmed a beat of a node. Connections to a
+    /// server that is behind it are refused from now on.
     pub(super) fn hold(&self, connection: &Connection, node: i32, beat: i64) {
         let Some(server) = connection.server else { return };
         *locked(&self.held) = Some(Held { server, beat: Some((node, beat)) });
@@ -258,8 +260,8 @@ impl Connector {
         }
     }
 
-    /// Closes all other connections. What waits for an answer by one of them learns that it is
-    /// lost: their server may stand still, and then nothing else would tell.
+    /// Closes all other connections. Callers that wait for an answer by one of them get an error:
+    /// their server may have stopped answering, and then they would get none.
     pub(super) fn close_others(&self, kept: &Connection) {
         let kept = kept.driver.abort_handle();
         locked(&self.drivers).retain(|driver| {
@@ -272,13 +274,13 @@ impl Connector {
     }
 }
 
-/// What a connection is for, and where it is noted that no answer comes by it.
+/// Purpose of a connection, and the place at which a missing answer is noted.
 struct Use {
     purpose: Purpose,
     silence: Arc<Silence>,
 }
 
-/// Connects to one host, if it takes writes and is not behind the server that the node holds to.
+/// Connects to one host, if it takes writes and is not behind the server that the node stays with.
 async fn connect_to<T>(
     (name, config): (String, Config),
     resolver: Resolver<()>,
@@ -328,7 +330,7 @@ where
     Ok(connection)
 }
 
-/// Adds the addresses of the host's name. The library itself would look it up on the threads that
+/// Adds the addresses of the host's name. The library itself would resolve it on the threads that
 /// store reads run on.
 async fn with_addresses(
     mut config: Config,
@@ -342,7 +344,7 @@ async fn with_addresses(
     let addresses = resolver.resolve((), name).await?;
     for (index, address) in addresses.iter().enumerate() {
         if index > 0 {
-            // The library wants as many names as addresses.
+            // The library needs as many names as addresses.
             config.host(name);
         }
         config.hostaddr(address.ip());
@@ -350,8 +352,8 @@ async fn with_addresses(
     Ok(config)
 }
 
-/// Connection to the server. Requests that are made at one time are sent one behind the other,
-/// and nobody waits for the answer of another one's.
+/// Connection to the server. Requests that are made at one time are sent one behind the other, and
+/// none waits for the answer of another.
 pub(super) struct Connection {
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,
@@ -359,7 +361,7 @@ pub(super) struct Connection {
     driver: JoinHandle<()>,
     used: Use,
     is_given_up: AtomicBool,
-    /// `None` if the server does not say which one it is.
+    /// `None` if the server does not give its identity.
     server: Option<ServerId>,
 }
 
@@ -370,11 +372,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Reads which server it leads to, and refuses one that is behind the held one.
+    /// Reads the identity of its server, and refuses one that is behind the held one.
     async fn look_at_server(&mut self, held: Option<Held>) -> Result<(), QueryError> {
         let row = match self.query_one(SERVER, &[]).await {
             Ok(row) => row,
-            // A service that keeps this from its users has one address and sees to it by itself.
+            // A service that hides this from its users has one address and handles it itself.
             Err(error) if error.is_refusal() => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -390,17 +392,17 @@ impl Connection {
         held.objection(server, beat).map_or(Ok(()), |reason| Err(QueryError::WrongServer(reason)))
     }
 
-    /// Returns true if nothing can be asked any more.
+    /// Returns true if no statement can be sent any more.
     pub(super) fn is_closed(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire) || self.client.is_closed()
     }
 
-    /// How many warnings have come. A commit between two equal counts is on the standby too.
+    /// Number of warnings that have come. A commit between two equal counts is on the standby too.
     pub(super) fn warnings(&self) -> u64 {
         self.cancelled_waits.load(Ordering::SeqCst)
     }
 
-    /// Closes it, because no answer came in time. All that wait for one learn that.
+    /// Closes the connection, because no answer came in time. All that wait for one get the error.
     pub(super) fn give_up(&self, limit: Duration) -> QueryError {
         let purpose = self.used.purpose.as_str();
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
@@ -411,7 +413,7 @@ impl Connection {
         QueryError::Silent { purpose, limit }
     }
 
-    /// Waits for an answer, as long as one may take.
+    /// Waits for an answer, up to the limit of the connection's purpose.
     async fn answered<T>(
         &self,
         limit: Duration,
@@ -433,7 +435,7 @@ impl Connection {
     }
 
     /// Runs statements without parameters in one request, as one transaction; returns the rows of
-    /// all. The server needs nothing more of this node to end it.
+    /// all. The server needs no further request of this node to end it.
     pub(super) async fn script(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
         let answers = self.answered(self.limit(), self.client.simple_query(sql)).await?.into_iter();
         let rows = answers.filter_map(|answer| match answer {
@@ -501,7 +503,7 @@ impl Connection {
     }
 }
 
-/// Place of a connection that many use for reading, and that is made again when it is lost.
+/// Place of a connection that many callers use for reading. A lost connection is replaced.
 pub(super) struct Slot {
     purpose: Purpose,
     connection: RwLock<Option<Arc<Connection>>>,
@@ -512,13 +514,13 @@ impl Slot {
         Self { purpose, connection: RwLock::default() }
     }
 
-    /// Returns true if what was not answered is asked again. What reads many rows may only have been
-    /// slow.
+    /// Returns true if a statement without an answer is repeated. A read of many rows may only have
+    /// been slow.
     pub(super) fn asks_again(&self) -> bool {
         self.purpose != Purpose::Lists
     }
 
-    /// Returns the connection within `limit`: others may be making it.
+    /// Returns the connection within `limit`, because another caller may be making it.
     pub(super) async fn get_within(
         &self,
         limit: Duration,
@@ -537,7 +539,7 @@ impl Slot {
             return Ok(connection);
         }
         let mut slot = self.connection.write().await;
-        // Another one may have made it meanwhile.
+        // Another caller may have made it meanwhile.
         if let Some(connection) = open(&slot) {
             return Ok(connection);
         }

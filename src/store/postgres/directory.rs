@@ -1,5 +1,5 @@
-//! Directory in memory: organisations, keys, domains and endpoints, read again when its version on
-//! the server is another one.
+//! Directory in memory: organisations, keys, domains and endpoints, read again if its version on
+//! the server has changed.
 
 use crate::directory::Directory;
 use crate::organisations::read_index;
@@ -20,7 +20,7 @@ impl Directory {
     }
 
     pub(super) async fn read(&self, connection: &Connection) -> Result<(), QueryError> {
-        // The version first: what changes in between is read twice rather than never.
+        // The version first: a change in between is read twice, but is not missed.
         let version: i64 = connection.query_one(VERSION, &[]).await?.get(0);
         let all = |table| range(table, &KeyRange::all(), usize::MAX);
         let answers = ask_all(connection, &TABLES.map(all)).await?;

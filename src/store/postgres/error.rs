@@ -25,11 +25,12 @@ pub(super) enum QueryError {
     WrongServer(&'static str),
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),
-    /// No answer came by one connection, which is closed. The server may answer by others.
+    /// No answer came by one connection, which is closed. The server may answer by other
+    /// connections.
     #[error("no answer came by the connection for {purpose} within {limit:?}")]
     Silent { purpose: &'static str, limit: std::time::Duration },
-    /// Nobody knows whether a transaction was made: its answer was lost, and what says so is out of
-    /// reach.
+    /// The outcome of a transaction is not known: its answer was lost, and the row that shows it is
+    /// out of reach.
     #[error("whether the transaction was made could not be found out in time")]
     InDoubt,
     #[error("a rule of the store asked for rows again and again")]
@@ -47,22 +48,23 @@ impl QueryError {
         }
     }
 
-    /// Returns true if the server answered, and refused this one request: others may go on.
+    /// Returns true if the server answered, and refused only this request: others may succeed.
     pub(super) fn is_refusal(&self) -> bool {
         let code = self.code();
-        // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only reads.
+        // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only
+        // reads.
         code.is_some_and(|code| !code.starts_with("57P") && code != "25006")
     }
 
-    /// Returns true if the server says that it ended the transaction, and goes on: after the commit
-    /// it could not say so.
+    /// Returns true if the server says that it ended the transaction, and still works: after the
+    /// commit it could not say so.
     pub(super) fn is_rolled_back(&self) -> bool {
         let Self::Server(error) = self else { return false };
         let severity = error.as_db_error().and_then(DbError::parsed_severity);
         severity == Some(Severity::Error)
     }
 
-    /// Returns true if the connection is lost: by another one, the same may be answered.
+    /// Returns true if the connection is lost: another connection may answer the same.
     pub(super) fn is_lost_connection(&self) -> bool {
         match self {
             Self::Silent { .. } => true,
@@ -78,7 +80,7 @@ impl QueryError {
             let codes = [
                 SqlState::T_R_DEADLOCK_DETECTED,
                 SqlState::T_R_SERIALIZATION_FAILURE,
-                // Another transaction has put a row meanwhile that was not there.
+                // Another transaction has meanwhile inserted a row that was missing.
                 SqlState::UNIQUE_VIOLATION,
             ];
             codes.contains(code)
@@ -103,7 +105,7 @@ fn described(error: &tokio_postgres::Error) -> String {
     text
 }
 
-/// Why a store on a server could not be opened.
+/// Reason why a store on a server could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum ConnectError {

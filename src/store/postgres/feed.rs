@@ -17,19 +17,20 @@ use crate::postgres::{PostgresStore, Shared};
 use pillarbox_domain::feed::{FeedId, FeedPosition};
 use pillarbox_domain::id::OrganisationId;
 
-/// Wait before a node confirms entries. Mostly they are its own, and their commit is about to be known.
+/// Wait before a node confirms entries. They are usually its own, and their commit is about to be
+/// known.
 const CONFIRM_AFTER: Duration = Duration::from_millis(20);
 /// Pause after a commit that confirmed entries.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
-/// Pause after one that was not made.
+/// Pause after a commit that failed.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 
 /// Ends of the feeds, as far as this node has followed them.
 ///
-/// An entry shows once its commit is confirmed: it is on the standby too, if there is one. Entries of
-/// others are visible before if an administrator cancels a wait for the standby. They would be told
-/// of twice if that standby took over. Positions are in the order of commits, so a commit that is
-/// confirmed confirms all positions before its own.
+/// An entry shows once its commit is confirmed: it is on the standby too, if there is one. Entries
+/// of other nodes are visible before that if an administrator cancels a wait for the standby.
+/// Applications would get them twice if that standby took over. Positions are in the order of
+/// commits, so a commit that is confirmed confirms all positions before its own.
 #[derive(Default)]
 pub(super) struct Feeds {
     id: AtomicU64,
@@ -37,16 +38,16 @@ pub(super) struct Feeds {
     confirmed: AtomicI64,
     /// Last position that is visible.
     visible: AtomicI64,
-    /// Told if entries are visible that are not known to be confirmed.
+    /// Notified if entries are visible that are not known to be confirmed.
     unconfirmed: Notify,
-    /// Told if that is done.
+    /// Notified if that is done.
     now_confirmed: Notify,
     ends: RwLock<BTreeMap<OrganisationId, FeedPosition>>,
     grew: watch::Sender<FeedPosition>,
 }
 
 impl Feeds {
-    /// Reads the number by which cursors are told from those of other databases.
+    /// Reads the number by which cursors are distinguished from those of other databases.
     pub(super) async fn identify(&self, connection: &Connection) -> Result<(), QueryError> {
         let row = connection.query_one("SELECT feed_id FROM cluster", &[]).await?;
         self.id.store(row.get::<_, i64>(0).cast_unsigned(), Ordering::Relaxed);
@@ -63,7 +64,7 @@ impl Feeds {
         if visible > confirmed {
             self.unconfirmed.notify_one();
         }
-        // A feed that never stands still shows up to there as well.
+        // Entries are also shown up to there in a feed that never stops growing.
         let shown = rows.iter().map(|row| (row.get::<_, i32>(0), confirmed.min(row.get(1))));
         let ends = shown.filter(|(_, end)| *end > known).map(|(organisation, end)| {
             let end = FeedPosition::from_number(end.unsigned_abs());
@@ -81,18 +82,18 @@ impl Feeds {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Notes that a commit was confirmed which found this position taken.
+    /// Notes that a commit that read this position was confirmed.
     fn confirm(&self, position: i64) {
         self.confirmed.fetch_max(position, Ordering::AcqRel);
     }
 
-    /// Waits until there is more to follow at once: entries that were visible are confirmed.
+    /// Waits until visible entries are confirmed, so that there is more to follow at once.
     pub(super) async fn now_confirmed(&self) {
         self.now_confirmed.notified().await;
     }
 
-    /// Notes entries of this node's own that are durable. Others' before them may not be known
-    /// yet: they are followed.
+    /// Notes durable entries of this node. Entries of other nodes before them may not be known yet:
+    /// they are followed.
     pub(super) fn grow(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
         if let Some(last) = ends.values().max() {
             self.confirm(bigint(last.number()));
@@ -117,12 +118,12 @@ impl Feeds {
     }
 }
 
-/// Confirms what is visible: makes a commit of its own, which waits for the standby.
+/// Confirms visible entries: makes a commit of its own, which waits for the standby.
 pub(super) async fn confirm(
     shared: &Shared,
     writer: &Arc<Mutex<Session>>,
 ) -> Result<(), QueryError> {
-    // Whoever takes a position holds the counter until the end of its commit.
+    // A transaction that takes a position holds the counter until the end of its commit.
     const LAST: &str = "SELECT last FROM feed_counter";
     let change = Transaction::begin(writer).await?;
     let last: i64 = change.connection().query_one(LAST, &[]).await?.get(0);
@@ -130,7 +131,7 @@ pub(super) async fn confirm(
     Ok(())
 }
 
-/// Confirms what other nodes wrote, each time that there is something.
+/// Confirms entries of other nodes, each time that there are some.
 pub(super) async fn confirm_others(shared: Arc<Shared>, writer: Arc<Mutex<Session>>) {
     loop {
         shared.feed.unconfirmed.notified().await;

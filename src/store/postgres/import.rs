@@ -15,17 +15,17 @@ use crate::postgres::{number, schema, uuid_of};
 use crate::rows::Table;
 use crate::transfer::{Chunk, Facts, ImportError, Imported};
 
-/// An import takes as long as it takes.
+/// No limits of time, because an import may take hours.
 const NO_LIMITS: &str = "SET statement_timeout = 0; SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = 0";
-/// No node joins until the end.
+/// No node joins until the end of the import.
 const KEEP_NODES_OUT: &str = "LOCK TABLE node IN EXCLUSIVE MODE";
 const NODES: &str = "SELECT name FROM node ORDER BY name";
 const IS_EMPTY: &str = "
 SELECT NOT (EXISTS (SELECT FROM organisation) OR EXISTS (SELECT FROM message)
     OR EXISTS (SELECT FROM suppression) OR EXISTS (SELECT FROM feed))";
-/// Held by no node: it has no body any more.
+/// Held by no node, because its body is lost.
 const PENDING: &str = "INSERT INTO pending (id, node) SELECT id, 0 FROM unnest($1::uuid[]) AS id";
-/// A key may be there twice, if it was used once more after its time. The newer one counts.
+/// A key may be there twice, if it was used once more after its window. The newer one counts.
 const IDEMPOTENCY_KEYS: &str = "
 INSERT INTO idempotency AS known (organisation, key, message, created_at)
 SELECT DISTINCT ON (organisation, key) * FROM
@@ -35,7 +35,7 @@ ORDER BY organisation, key, created_at DESC
 ON CONFLICT (organisation, key) DO UPDATE SET
     message = excluded.message, created_at = excluded.created_at
     WHERE known.created_at < excluded.created_at";
-/// A provider's id may be there twice by mistake of the provider.
+/// A provider's id may be there twice if the provider made a mistake.
 const SENT: &str = "
 INSERT INTO sent AS known (ses_message_id, id, sent_at)
 SELECT DISTINCT ON (ses_message_id) * FROM
@@ -75,7 +75,7 @@ impl Import {
         Ok(Self { connection, done: Imported::default() })
     }
 
-    /// Writes rows as they come, until there are no more. `progress` learns how many there were.
+    /// Writes rows as they come, until there are no more. `progress` gets their number.
     pub(crate) async fn write(
         &mut self,
         chunks: &mut mpsc::Receiver<Chunk>,
@@ -104,7 +104,7 @@ impl Import {
                     _ => {}
                 }
                 let rows: Vec<_> = rows.iter().map(|(key, row)| (key, row)).collect();
-                // The first position: who follows suppressions begins before it.
+                // The first position: followers of suppressions begin before it.
                 put(table, Known::Missing, &rows, Some(1))
             }
             Chunk::Pending(pending) => {

@@ -21,10 +21,11 @@ use pillarbox_domain::time::Timestamp;
 const READ: &str = "
 SELECT record, (SELECT calling FROM pending WHERE pending.id = message.id)
 FROM message WHERE id = $1";
-/// How many bytes of rows are read at one time, about. A page may have more, or leave them all out.
+/// Approximate number of bytes of rows that are read at one time. A page may have more, or leave
+/// them all out.
 const BYTES_PER_LOOK: usize = 1 << 20;
 
-/// Reads at most `$3` rows, and no more once they have `$4` bytes: all that match, or those of the
+/// Reads at most `$3` rows, and stops once they have `$4` bytes: all that match, or those of the
 /// organisation `$5`.
 macro_rules! list {
     ($order:literal) => {
@@ -87,7 +88,7 @@ impl PostgresStore {
         Ok(page)
     }
 
-    /// Reads a page in steps, so that one that is full soon reads little.
+    /// Reads a page in steps, so that a page that fills early reads little.
     async fn stored_page(
         &self,
         filter: MessageFilter,
@@ -133,13 +134,13 @@ impl PostgresStore {
                 Order::NewestFirst => end = last.map_or(end, uuid_of),
                 Order::OldestFirst => first = last.map_or(first, |last| uuid_of(last.successor())),
             }
-            // Of a page that is full, all that is left to know is whether there are more.
+            // For a full page, the only open question is whether there are more rows.
             step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
         }
     }
 }
 
-/// Looks at rows until the page is full; returns the last one, and true if there was no room for all.
+/// Checks rows until the page is full; returns the last one, and true if there was no room for all.
 fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Option<MessageId>, bool) {
     let mut last = None;
     for row in rows {
@@ -156,14 +157,14 @@ fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Option<Messa
 }
 
 impl Shared {
-    /// Reads how far ids were ever ahead of their acceptance.
+    /// Reads the largest skew of ids ahead of their acceptance.
     pub(super) async fn load_lead(&self, connection: &Connection) -> Result<(), QueryError> {
         let row = connection.query_one("SELECT id_lead FROM cluster", &[]).await?;
         self.id_lead.fetch_max(row.get(0), Ordering::AcqRel);
         Ok(())
     }
 
-    /// Notes how far an id will be ahead of its acceptance, before it is stored.
+    /// Notes the skew of an id ahead of its acceptance, before the id is stored.
     pub(super) async fn note_lead(&self, lead: i64) -> Result<(), QueryError> {
         const NOTE: &str = "UPDATE cluster SET id_lead = greatest(id_lead, $1)";
         if lead > self.id_lead.load(Ordering::Acquire) {

@@ -1,9 +1,9 @@
-//! Node: this process's place among those that work on one database. It says every second that it
-//! lives, and watches whether the others do.
+//! Node: this process's place among those that work on one database. It gives a sign of life every
+//! second, and watches those of the others.
 //!
-//! A node that has not said so for [`LEASE`] starts nothing. Nobody takes it for dead before
-//! `dead_after`, which is longer than that and a call to the provider together. So no message is
-//! called lost while it may still be sent.
+//! A node without a confirmed sign for [`LEASE`] starts nothing. No other node takes it for dead
+//! before `dead_after`, which is longer than the lease and a call to the provider together. So no
+//! message is marked lost while it may still be sent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -32,21 +32,21 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, State, Transition};
 use pillarbox_domain::time::Timestamp;
 
-/// How often a node says that it lives.
+/// Interval of a node's signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long the server may take to confirm a beat.
+/// Longest time that the server may take to confirm a beat.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the end of a process waits until it has left the others.
+/// Longest time for which the end of a process waits until it has left the others.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// Messages of the life before that are checked and taken over at one time.
+/// Number of messages of the life before that are checked and taken over at one time.
 const TAKEN_OVER_AT_ONCE: usize = 10_000;
 /// The server's code of a second row with one name (`unique_violation`).
 const NAME_IS_THERE: &str = "23505";
-/// How many messages of a dead node are settled at one time.
+/// Number of messages of a dead node that are failed at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
-/// Silence of a node of the same name after which a start elsewhere takes its place. It has started
-/// nothing for a while by then: see [`LEASE`].
+/// Silence of a node of the same name after which a start elsewhere takes its place. By then it has
+/// started nothing for a while: see [`LEASE`].
 const NAMESAKE_SILENCE: Duration = Duration::from_secs(25);
 
 const FIND: &str = "
@@ -66,7 +66,7 @@ WHERE id = $1 RETURNING draining, beat";
 const ORPHANS: &str = "
 SELECT id, calling FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
 ORDER BY id LIMIT $1";
-/// Those that had no record, or were final already.
+/// Messages that had no record, or were final already.
 const FORGET_ORPHANS: &str = "
 DELETE FROM pending WHERE id = ANY($1)
 AND NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)";
@@ -76,33 +76,33 @@ const LEAVE: [&str; 3] = [
     "DELETE FROM node WHERE id = $1",
 ];
 
-/// What a record says of a message whose body was lost, if its node had told of no call. One that
-/// began in its last seconds may have been under way.
+/// Text in the record of a message whose body was lost, if its node had reported no call. A call
+/// that began in the node's last seconds may have been under way.
 const BODY_LOST: &str = "the node that held the message ended before it was sent, and bodies are \
                          kept in memory only; a call to the provider may have been under way, so \
                          whether it was accepted is unknown";
-/// The same, if its node had told of a call.
+/// The same, if its node had reported a call.
 const CALL_LOST: &str = "the node that held the message ended while a call to the provider was \
                          under way, so whether it was accepted is unknown";
 
-/// How long a share of the pace and a duty hold on the server, as [`take_part_sql`] says it. The
-/// node itself holds them for less.
+/// Time for which a share of the pace and a duty hold on the server, as [`take_part_sql`] sets it.
+/// The node itself holds them for less.
 const HELD: Duration = Duration::from_secs(30);
-/// What a node does about duties.
+/// Treatment of duties by a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Duties {
-    /// It takes those that nobody has, and keeps its own. Those of alerts are for nodes that have a
-    /// receiver.
+    /// The node takes duties that nobody has, and keeps its own. The duty of alerts is for nodes
+    /// that have a receiver.
     Take(Alerting),
-    /// It leaves them to others, because its own work stands still.
+    /// The node leaves duties to others, because its own work has stopped.
     GiveUp,
 }
 
-/// Takes a node's part of the pace, as far as the others leave it, and its duties, or keeps them.
+/// Takes or keeps a node's part of the pace, as much of it as the others leave, and its duties.
 ///
 /// Shares are given one after the other, so there is a lock. All of this is one request: the server
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
-/// node that vanishes meanwhile keeps the lock from nobody.
+/// node that vanishes meanwhile does not hold the lock.
 fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
     let duties = match duties {
         Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
@@ -137,7 +137,7 @@ fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
     )
 }
 
-/// What a node is known by.
+/// Identity of a node.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
     /// Name that the operator gave it; no other live node has it.
@@ -146,27 +146,27 @@ pub struct NodeIdentity {
     pub directory: [u8; 16],
     /// Place in which it holds that directory. A copy of the directory has another one.
     pub place: NodePlace,
-    /// How long others have to be silent until it takes them for dead.
+    /// Silence after which it takes other nodes for dead.
     pub dead_after: Duration,
-    /// The least that this may be for its own calls. Others wait for so long if theirs is shorter.
+    /// Smallest value of `dead_after` for its own calls. Others wait for this time if theirs is
+    /// shorter.
     pub least_dead_after: Duration,
 }
 
 pub(crate) struct Node {
     identity: NodeIdentity,
     id: AtomicI32,
-    /// When the last beat that was confirmed was sent, by the clock that runs on in a suspended
-    /// machine.
+    /// Time at which the last confirmed beat was sent, by the clock that includes suspension.
     confirmed: Mutex<Duration>,
-    /// Whether the others took it for dead.
+    /// True if the others took it for dead.
     is_fenced: AtomicBool,
     /// Its part of the pace of all nodes, from 0 to 1.
     share: watch::Sender<f64>,
-    /// Whether it has each of [`Duty::ALL`].
+    /// True for each of [`Duty::ALL`] that it has.
     duties: [watch::Sender<bool>; Duty::ALL.len()],
-    /// Whether an operator wants it to accept no more.
+    /// Latest order to accept messages or not.
     drains: watch::Sender<DrainOrder>,
-    /// What it says of itself at the next beat.
+    /// Load that it reports at the next beat.
     load: Mutex<NodeLoad>,
     /// All nodes, as they were last seen.
     sight: Mutex<Arc<Sight>>,
@@ -207,7 +207,7 @@ impl Node {
         self.id.load(Ordering::Acquire)
     }
 
-    /// Returns true if it may start something: its last beat was confirmed, not long ago.
+    /// Returns true if it may start something: its last confirmed beat was not long ago.
     pub(super) fn is_live(&self) -> bool {
         let silent = boot_time().saturating_sub(*locked(&self.confirmed));
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
@@ -225,8 +225,8 @@ impl Node {
         self.duties[duty as usize].subscribe()
     }
 
-    /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
-    /// that does not come back: by then it starts nothing.
+    /// Takes its part of the pace and its duties. On the server they hold for longer than the lease
+    /// of a node that does not come back: by then that node starts nothing.
     async fn take_part(
         &self,
         connection: &Connection,
@@ -275,7 +275,7 @@ impl Node {
     }
 }
 
-/// Node of the same name in another place, as it was seen.
+/// Node of the same name in another place, as it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Namesake {
     id: i32,
@@ -283,7 +283,7 @@ pub(super) struct Namesake {
 }
 
 /// Watches a node of the same name in another place, if there is one: on another machine or before
-/// this boot, with another data directory or a copy of it. Returns it once it was silent for
+/// this boot, with another data directory or a copy of it. Returns the node once it was silent for
 /// [`NAMESAKE_SILENCE`].
 pub(super) async fn watch_namesake(
     connection: &Connection,
@@ -303,7 +303,7 @@ pub(super) async fn watch_namesake(
             Some(before) if before != namesake => {
                 return Err(ConnectError::NameTaken(name.clone()));
             }
-            // Who was away himself has observed nothing.
+            // A node that was suspended itself has observed nothing.
             Some(_) if now.saturating_sub(last) > LEASE => since = now,
             Some(_) if now.saturating_sub(since) >= silence => return Ok(seen),
             Some(_) => {}
@@ -325,9 +325,9 @@ pub(super) async fn watch_namesake(
 }
 
 /// Joins the others under the configured name. The life before in the same place is over, because
-/// the lock of the data directory is held: the messages that it held are this one's if their body is
-/// there, and nobody's if not. Of the nodes of the same name elsewhere, only `dead` is over, and its
-/// messages are nobody's. Returns the messages that are taken over.
+/// the lock of the data directory is held. Of the messages that it held, this node takes those
+/// whose body is there; the others belong to no node. Of the nodes of the same name elsewhere, only
+/// `dead` is over, and its messages belong to no node. Returns the messages that are taken over.
 pub(super) async fn join(
     node: &Node,
     connection: &Connection,
@@ -338,8 +338,8 @@ pub(super) async fn join(
     let identity = &node.identity;
     let sent = boot_time();
     let mut joined = join_once(identity, connection, dead, bodies, now).await;
-    // The server may have gone on with the transaction of a start that was killed: its node was made
-    // after this one had looked, and is the life before.
+    // The server may have continued with the transaction of a start that was killed: its node was
+    // made after this one had checked, and is the life before.
     let name_is_there = joined.as_ref().is_err_and(|error| error.code() == Some(NAME_IS_THERE));
     if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
         joined = join_once(identity, connection, dead, bodies, now).await;
@@ -398,9 +398,9 @@ async fn join_once(
     Ok(Some((id, taken)))
 }
 
-/// Takes over messages of the life before whose bodies are there. A message without a record that can
-/// be read, or with a final one, stays behind: no outcome of it could be stored, so it must not be
-/// sent. It is a dead node's, and fails as such.
+/// Takes over messages of the life before whose bodies are there. A message without a readable
+/// record, or with a final one, stays behind: no outcome of it could be stored, so it must not be
+/// sent. It counts as a dead node's, and fails.
 async fn take_over(
     connection: &Connection,
     node: i32,
@@ -425,7 +425,7 @@ fn is_queued(row: &Row) -> bool {
     message.is_ok_and(|message| matches!(message.state, State::Queued { .. }))
 }
 
-/// Says that this node lives, and buries those that do not.
+/// Gives signs of life, and removes nodes that give none.
 pub(super) async fn live(shared: Arc<Shared>) {
     let mut ticks = interval(BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -436,7 +436,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         let now = boot_time();
-        // Who was away himself has observed nothing.
+        // A node that was suspended itself has observed nothing.
         if now.saturating_sub(last) > LEASE {
             seen.clear();
         }
@@ -445,7 +445,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
         let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut seen)).await;
         match beaten {
             Ok(Ok(())) => {
-                // Another server may have taken over from one that stands still. At the start
+                // Another server may have taken over from one that does not answer. At the start
                 // there is none to leave.
                 if !had_connection && !std::mem::take(&mut is_first) {
                     shared.connector.silence().server_is_back();
@@ -509,7 +509,8 @@ async fn beat(
             peers.remove(&peer.id);
         }
     }
-    // What a silent node had is free by now. Until it is, the server gives no more than is left.
+    // The part and duties of a silent node are free by now. Until they are, the server gives only
+    // the rest.
     let demands = peers.values().filter(|peer| silent(peer) < HELD);
     let demands = demands.map(|peer| peer.status.load.demand);
     let ask = part_of_pace(load.demand, demands);
@@ -524,7 +525,7 @@ async fn beat(
     Ok(())
 }
 
-/// Part of the pace that a node asks for, from 0 to 1, if all nodes have these demands. A tenth is
+/// Part of the pace that a node requests, from 0 to 1, if all nodes have these demands. A tenth is
 /// divided evenly, so that a node without messages sends its first ones at once.
 fn part_of_pace(own: u32, all: impl Iterator<Item = u32>) -> f64 {
     const EVENLY: f64 = 0.1;
@@ -540,7 +541,7 @@ fn part_of_pace(own: u32, all: impl Iterator<Item = u32>) -> f64 {
     }
 }
 
-/// Fails the messages that dead nodes held; returns how many there were.
+/// Fails the messages that dead nodes held; returns their number.
 pub(super) async fn settle_orphans(
     shared: &Shared,
     changing: &mpsc::Sender<Job>,
@@ -569,7 +570,7 @@ pub(super) async fn settle_orphans(
         }
         for answer in answers {
             match answer.await {
-                // What cannot be read has lost its body as well.
+                // The body of a message that cannot be read is lost as well.
                 Ok(Ok(_) | Err(StoreError::Damaged)) => settled += 1,
                 Ok(Err(_)) | Err(_) => return Err(QueryError::NotMade),
             }

@@ -1,4 +1,5 @@
-//! Outcomes and reports: what gathers while one transaction is under way becomes the next one.
+//! Outcomes and reports: the jobs that gather while one transaction is under way share the next
+//! one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Recorded, Transition};
 use pillarbox_domain::time::Timestamp;
 
-/// How many jobs may wait before callers wait to hand over theirs.
+/// Largest number of jobs that wait. Beyond it, callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
 const MAX_MESSAGES: usize = 256;
-/// How often a transaction is made again that was not made: a conflict, or a lost connection.
+/// Number of times that a failed transaction is repeated: after a conflict, or a lost connection.
 pub(super) const ATTEMPTS: usize = 5;
-/// Pause before that.
+/// Pause before a repetition.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// Outcome or reports to be written.
@@ -86,7 +87,7 @@ impl Job {
         }
     }
 
-    /// Has the rows read that it will need.
+    /// Registers the rows that it will need to be read.
     fn ask(&self, rows: &mut RowSet<'_>) {
         match self {
             Self::Record { id, transition, .. } => {
@@ -113,7 +114,7 @@ impl Job {
         }
     }
 
-    /// Decides. A panic is this job's own failure, after which the transaction cannot be made.
+    /// Decides the job. A panic fails only this job, after which the transaction cannot be made.
     fn decide(&self, rows: &mut RowSet<'_>) -> Result<Decision, QueryError> {
         catch_unwind(AssertUnwindSafe(|| self.follow(rows))).map_err(|_| QueryError::Panicked)
     }
@@ -129,7 +130,8 @@ impl Job {
                 for report in reports {
                     match transitions::apply(rows, report, *now) {
                         Ok(one) => applied.push(one),
-                        // The others run all the same: what they ask for is read with it.
+                        // The others run all the same, so that their rows are read in the same
+                        // round.
                         Err(Stop::Unread) => unread = Some(Stop::Unread),
                         Err(stop) => return Err(stop),
                     }
@@ -163,7 +165,7 @@ fn ask_unmatched(rows: &mut RowSet<'_>, ses_message_id: &str) {
     rows.ask_range(Table::UnmatchedEvents, range, usize::MAX);
 }
 
-/// Writes what is queued, until nobody can queue any more, and tells the other nodes of calls.
+/// Writes queued jobs, until nobody can queue any more, and reports calls to the other nodes.
 pub(super) async fn work(shared: Arc<Shared>, mut session: Session, mut jobs: mpsc::Receiver<Job>) {
     let mut ticks = interval(calls::TELL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -178,7 +180,7 @@ pub(super) async fn work(shared: Arc<Shared>, mut session: Session, mut jobs: mp
     }
 }
 
-/// Takes what is queued behind a job, as far as it fits into one transaction.
+/// Takes the jobs that are queued behind a job, as many as fit into one transaction.
 fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     let mut count = first.messages();
     let mut batch = vec![first];
@@ -207,7 +209,7 @@ async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
     }
 }
 
-/// Writes a batch, and answers all; gives it back if a job panics.
+/// Writes a batch, and answers all; returns it if a job panics.
 async fn write_together(
     shared: &Shared,
     session: &mut Session,
@@ -242,7 +244,7 @@ async fn write_together(
     Ok(())
 }
 
-/// Writes a batch, again if its transaction was not made.
+/// Writes a batch, and repeats it if its transaction failed.
 async fn write_again(
     shared: &Shared,
     session: &mut Session,
@@ -288,7 +290,7 @@ async fn write(
         session.commit(begun).await?;
         let decided = decided.into_iter().map(|decided| {
             decided.map_err(|stop| match stop {
-                // A row that cannot be read is the job's own failure.
+                // A row that cannot be read fails only its job.
                 Stop::Damaged(row) => shared.refused(row.into()),
                 Stop::Unread | Stop::Failed => StoreError::Unavailable,
             })

@@ -1,5 +1,5 @@
-//! Peers: all nodes on the database, as this one last saw them. It knows since when each gives no
-//! sign of life, by a clock of its own.
+//! Peers: all nodes on the database, as this one last saw them, with the time since which each
+//! gives no sign of life, by this machine's clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ SELECT id, name, beat, version, schema, started_at, draining, pending, condition
     ARRAY(SELECT name FROM duty WHERE node = node.id AND until > clock_timestamp() ORDER BY name),
     demand, least_dead_after
 FROM node ORDER BY name";
-/// Removes a node, if it has given no sign of life since it was seen.
+/// Removes a node, if it has given no sign of life since it was last seen.
 pub(super) const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
 
 /// All nodes as they were last seen, by the numbers of their lives.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sight {
-    /// When that was, by the clock of [`boot_time`]. While the server cannot be reached, nobody is
-    /// observed, and nobody is silent for longer.
+    /// Time of the last read, by the clock of [`boot_time`]. While the server cannot be reached,
+    /// nobody is observed, and nobody's silence grows.
     pub(super) at: Duration,
     pub(super) peers: HashMap<i32, Peer>,
 }
@@ -33,11 +33,11 @@ pub(super) struct Sight {
 /// A node as it was last seen.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    /// Number of its life.
+    /// Number of its current life.
     pub(super) id: i32,
     /// Count of its signs of life.
     pub(super) beat: i64,
-    /// When this count was first seen, by the clock of [`boot_time`].
+    /// Time at which this count was first seen, by the clock of [`boot_time`].
     pub(super) since: Duration,
     pub(super) status: NodeStatus,
 }
@@ -80,7 +80,7 @@ impl Peer {
     }
 }
 
-/// Reads all nodes. `before` says since when each is silent.
+/// Reads all nodes. `before` has the times since which they are silent.
 pub(super) async fn peers(
     connection: &Connection,
     this: i32,

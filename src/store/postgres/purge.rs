@@ -1,5 +1,5 @@
-//! The purge: what is past its window goes, oldest first, a bounded step at a time. One node does
-//! it for all; rows that another one has locked wait.
+//! The purge: removes rows that are past their window, oldest first, a bounded step at a time. One
+//! node does it for all. Rows that another transaction has locked wait.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -105,8 +105,8 @@ impl PostgresStore {
         };
         let purged = purge.await.map_err(|error| self.shared.refused(error))?;
         if !damaged.is_empty() {
-            // They do not tell the provider's ids of their messages, and no index finds those. Without
-            // an effect on what was purged, because it may take long.
+            // They do not hold the provider's ids of their messages, and no index finds those. A
+            // failure here does not undo the purge, because this may take long.
             let sent = "DELETE FROM sent WHERE id = ANY($1)";
             let _ = self.execute(sent, &[&damaged]).await;
         }

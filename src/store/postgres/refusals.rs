@@ -1,4 +1,4 @@
-//! Refusals of the server: the log has one line a minute of each kind, with how many there were.
+//! Refusals of the server: the log has one line a minute for each kind, with their number.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,12 +18,12 @@ pub(super) struct Refusals(Mutex<HashMap<String, Kind>>);
 
 struct Kind {
     logged_at: Instant,
-    /// Those since then.
+    /// Refusals since then.
     unlogged: u64,
 }
 
 impl Refusals {
-    /// Notes a refusal. Returns how many there were since the last line, if there is to be another.
+    /// Notes a refusal. Returns the number of refusals since the last line, if another line is due.
     pub(super) fn note(&self, error: &QueryError, now: Instant) -> Option<u64> {
         self.note_code(error.code().unwrap_or_default(), now)
     }

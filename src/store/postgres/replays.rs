@@ -19,9 +19,9 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::request::{IdempotencyKey, KeyOrigin};
 
-/// How many questions may wait before callers wait to hand over theirs.
+/// Largest number of questions that wait. Beyond it, callers wait to hand over theirs.
 pub(super) const QUEUE_CAPACITY: usize = 4_096;
-/// The most keys of one transaction, about: a question is not divided.
+/// Approximate largest number of keys of one transaction: a question is not divided.
 const MAX_KEYS: usize = 1_024;
 
 const FIND: &str = "
@@ -97,7 +97,7 @@ impl PostgresStore {
     }
 }
 
-/// Answers what is queued, until nobody can queue any more.
+/// Answers queued questions, until nobody can queue any more.
 pub(super) async fn work(
     shared: Arc<Shared>,
     writer: Arc<Mutex<Session>>,
@@ -119,7 +119,7 @@ pub(super) async fn work(
                 }
                 let mut found = found.into_iter();
                 for (count, reply) in replies {
-                    // The client may be gone.
+                    // The caller may have disconnected.
                     let _ = reply.send(Ok(found.by_ref().take(count).collect()));
                 }
             }
@@ -169,8 +169,8 @@ impl Keys {
     }
 }
 
-/// Digest of a key: clients' keys and those that were made here are apart. The first of the latter were
-/// those of submissions, whence their prefix.
+/// Digest of a key. Keys of clients and derived keys have different digests. The first derived keys
+/// were those of submissions, which explains their prefix.
 pub(super) fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
     let origin: &[u8] = match key.origin() {
         KeyOrigin::Client => b"client:",

@@ -1,5 +1,5 @@
-//! Requests of nodes to each other, as rows: who asks writes one for each other node, and each node
-//! answers its own. No node needs a connection to another one.
+//! Requests of nodes to each other, as rows: the asking node writes one for each other node, and
+//! each node answers its own. No node needs a connection to another one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
@@ -16,9 +16,9 @@ use crate::postgres::error::QueryError;
 use crate::postgres::session::Transaction;
 use crate::postgres::{PostgresStore, Shared};
 
-/// The most requests that wait until this node begins to answer them.
+/// Largest number of requests that wait until this node begins to answer them.
 const QUEUE_CAPACITY: usize = 64;
-/// Time between two looks for answers.
+/// Time between two checks for answers.
 const LOOK: Duration = Duration::from_millis(100);
 
 const OTHERS: &str = "SELECT id, name, schema FROM node WHERE id <> $1 ORDER BY name";
@@ -26,7 +26,7 @@ const ASK: &str = "
 INSERT INTO node_request (node, request) SELECT id, $2 FROM node WHERE id = ANY($1)
 RETURNING id, node";
 const ANSWERS: &str = "SELECT id, answer FROM node_request WHERE id = ANY($1)";
-/// Those of a node that ended while it asked go as well.
+/// Requests of a node that ended while it asked are removed as well.
 const REMOVE: &str = "
 DELETE FROM node_request
 WHERE id = ANY($1) OR asked_at < clock_timestamp() - interval '1 minute'";
@@ -35,7 +35,7 @@ SELECT id, request FROM node_request WHERE node = $1 AND answer IS NULL ORDER BY
 const ANSWER: &str = "UPDATE node_request SET answer = $2 WHERE id = $1";
 
 pub(super) struct Requests {
-    /// Those that were handed over and may not be answered yet.
+    /// Requests that were handed over and may not be answered yet.
     taken: Mutex<HashSet<i64>>,
     sender: mpsc::Sender<NodeRequest>,
     receiver: tokio::sync::Mutex<mpsc::Receiver<NodeRequest>>,
@@ -49,7 +49,7 @@ impl Default for Requests {
 }
 
 impl Shared {
-    /// Reads what other nodes ask of this one, and hands it over once.
+    /// Reads the requests of other nodes to this one, and hands each over once.
     pub(super) async fn take_requests(&self, connection: &Connection) -> Result<(), QueryError> {
         let most = i64::try_from(QUEUE_CAPACITY).unwrap_or(i64::MAX);
         let rows = connection.query(OWN, &[&self.node.id(), &most]).await?;
@@ -59,7 +59,7 @@ impl Shared {
         for row in &rows {
             let request = NodeRequest { id: row.get(0), request: row.get(1) };
             let id = request.id;
-            // What does not fit is read again.
+            // Requests that do not fit are read again.
             if !taken.contains(&id) && self.requests.sender.try_send(request).is_ok() {
                 taken.insert(id);
             }
@@ -95,7 +95,7 @@ impl PostgresStore {
         let rows = rows.await.map_err(|error| self.shared.refused(error))?;
         let mut waiting: BTreeMap<i64, i32> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        // A node that is gone holds nothing any more.
+        // A node that has ended holds nothing any more.
         silent.retain(|node, _| !asked.contains(node) || waiting.values().any(|one| one == node));
         let ids: Vec<i64> = waiting.keys().copied().collect();
         let mut answers = Vec::new();
@@ -119,7 +119,7 @@ impl PostgresStore {
                 }
             });
         }
-        // Who comes back later must not do what its operator was told has not been done.
+        // A node that comes back later must not do what was reported to its operator as not done.
         self.execute(REMOVE, &[&ids]).await?;
         answers.extend(without_answer(silent));
         Ok(answers)

@@ -1,8 +1,8 @@
-//! Row set: the rows that the rules of a transaction have asked for, read and locked, and those that
-//! they put and remove, written at once.
+//! Row set: the rows that the rules of a transaction have asked for, read and locked, and those
+//! that they put and remove, written at once.
 //!
-//! A rule that asks for a row that is not here stops, the row is read, and the rule runs again from its
-//! start. What it asks for beforehand costs one round for all.
+//! A rule that asks for a row that is not here stops, the row is read, and the rule runs again from
+//! its start. Rows that it requests beforehand cost one round together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::Message;
 use pillarbox_domain::time::Timestamp;
 
-/// How often a rule runs until every row is here that it asks for.
+/// Largest number of runs of a rule until every row that it needs is here.
 pub(super) const ROUNDS: usize = 8;
 
 /// Counts a change of the directory. Its lock makes changes come one after the other.
@@ -50,29 +50,30 @@ INSERT INTO sent (ses_message_id, id, sent_at)
 SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[])
 ON CONFLICT DO NOTHING";
 const END_PENDING: &str = "DELETE FROM pending WHERE id = ANY($1)";
-/// Taken as a position: what is committed later is behind it.
+/// Taken as a position: later commits are behind it.
 const LAST_POSITION: &str = "UPDATE feed_counter SET last = last RETURNING last";
-/// Gives `$2` positions, none before the first one of the instant. Locked last: see `schema/1.sql`.
+/// Returns `$2` positions, none before the first one of the instant. Locked last: see
+/// `schema/1.sql`.
 const TAKE_POSITIONS: &str =
     "UPDATE feed_counter SET last = greatest(last + 1, $1) + $2 - 1 RETURNING last";
 const WRITE_FEED_ENDS: &str = "
 INSERT INTO feed_end (organisation, last) SELECT * FROM unnest($1::integer[], $2::bigint[])
 ON CONFLICT (organisation) DO UPDATE SET last = excluded.last";
 
-/// Rows of a table: what was read, with `None` for a row that is not there.
+/// Rows of a table that were read, with `None` for a row that does not exist.
 type ReadRows = BTreeMap<Table, BTreeMap<Key, Option<Vec<u8>>>>;
 
-/// Run of keys that was read at most so far.
+/// Run of keys, with the largest number of rows that is read.
 type Run = (Table, KeyRange, usize);
 
-/// Rows that a transaction has read, and what is to be written.
+/// Rows that a transaction has read, and the changes to write.
 pub(super) struct RowSet<'a> {
     shared: &'a Shared,
     directory: Arc<OrganisationIndex>,
-    /// True once the lock is taken that the rules need.
+    /// True once the lock that the rules need is taken.
     is_locked: bool,
     read: ReadRows,
-    /// Runs that were read; the last key of one that has more rows.
+    /// Runs that were read, with the last key if a run has more rows.
     runs: BTreeMap<Run, Option<Key>>,
     /// Messages by the provider's ids.
     sent: BTreeMap<String, Option<(MessageId, Timestamp)>>,
@@ -83,7 +84,7 @@ pub(super) struct RowSet<'a> {
     has_run: bool,
 }
 
-/// What is to be read before the rules run again.
+/// Rows to read before the rules run again.
 #[derive(Default)]
 struct Unread {
     rows: BTreeMap<Table, BTreeSet<Key>>,
@@ -106,7 +107,7 @@ struct Changes {
     increments: Vec<(OrganisationId, Increment)>,
 }
 
-/// What became durable with a transaction.
+/// Changes that became durable with a transaction.
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) increments: Vec<(OrganisationId, Increment)>,
@@ -133,18 +134,18 @@ impl<'a> RowSet<'a> {
         }
     }
 
-    /// Returns true if rules that have all their rows run once more. In tests each does, because a rule
-    /// may change nothing but rows.
+    /// Returns true if rules that have all their rows run once more. In tests each does, because a
+    /// rule may change nothing but rows.
     pub(super) const fn runs_again(&mut self) -> bool {
         cfg!(test) && !std::mem::replace(&mut self.has_run, true)
     }
 
-    /// Forgets what the rules have changed: they run again.
+    /// Forgets the changes of the rules before they run again.
     pub(super) fn restart(&mut self) {
         self.changes = Changes::default();
     }
 
-    /// Has a row read with the next ones, unless it is here. Returns true if it is.
+    /// Registers a row to be read with the next ones, unless it is here. Returns true if it is.
     pub(super) fn ask(&mut self, table: Table, key: Key) -> bool {
         let is_read = self.read.get(&table).is_some_and(|rows| rows.contains_key(&key));
         if !is_read {
@@ -153,12 +154,12 @@ impl<'a> RowSet<'a> {
         is_read
     }
 
-    /// Has a run of rows read with the next ones.
+    /// Registers a run of rows to be read with the next ones.
     pub(super) fn ask_range(&mut self, table: Table, range: KeyRange, limit: usize) {
         self.unread.runs.insert((table, range, limit));
     }
 
-    /// Has a message read by the provider's id.
+    /// Registers a message to be read by the provider's id.
     pub(super) fn ask_sent(&mut self, ses_message_id: &str) {
         if !self.sent.contains_key(ses_message_id) {
             self.unread.sent.insert(ses_message_id.to_owned());
@@ -169,7 +170,7 @@ impl<'a> RowSet<'a> {
         self.changes.rows.is_empty() && self.changes.counters.is_empty()
     }
 
-    /// Reads and locks what the rules have asked for.
+    /// Reads and locks the rows that the rules have requested.
     pub(super) async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
         let mut unread = std::mem::take(&mut self.unread);
         let mut queries = self.locks(&unread);
@@ -230,7 +231,7 @@ impl<'a> RowSet<'a> {
         Ok(())
     }
 
-    /// What is to be locked before the rows are read.
+    /// Returns the locks to take before the rows are read.
     fn locks(&mut self, unread: &Unread) -> Vec<Query> {
         let mut locks = Vec::new();
         if !std::mem::replace(&mut self.is_locked, true) {
@@ -248,8 +249,8 @@ impl<'a> RowSet<'a> {
         locks
     }
 
-    /// Writes what has changed. Positions come last, because nobody else gets one until the end of
-    /// the transaction.
+    /// Writes the changes. Positions come last, because nobody else gets one until the end of the
+    /// transaction.
     pub(super) async fn write(&mut self, connection: &Connection) -> Result<Effects, QueryError> {
         let changes = std::mem::take(&mut self.changes);
         let mut queries = self.locks(&Unread::default());
@@ -278,7 +279,8 @@ impl<'a> RowSet<'a> {
         self.write_positions(connection, changes).await
     }
 
-    /// Writes what has a position in the order of commits: suppressions and entries of the feed.
+    /// Writes rows that have a position in the order of commits: suppressions and entries of the
+    /// feed.
     async fn write_positions(
         &self,
         connection: &Connection,
@@ -299,7 +301,7 @@ impl<'a> RowSet<'a> {
             let taken = connection.query_one(TAKE_POSITIONS, &[&floor, &wanted]).await?;
             last = Some(taken.get(0));
         }
-        // Before the commit: none that is stored is ever missing there.
+        // Before the commit, so that no stored address is missing there.
         let keys = suppressions.iter().filter(|(_, row)| row.is_some());
         self.shared.memory.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
         self.add_rows(&mut queries, Table::Suppressions, &suppressions, last);
@@ -434,7 +436,7 @@ impl Rows for RowSet<'_> {
         let mut are_read = true;
         for (table, key) in rows {
             let is_put = self.changes.rows.get(table).is_some_and(|rows| rows.contains_key(key));
-            // Others' rows that are unread must not stop this rule: it would ask for its own later.
+            // Unread rows of others must not stop this rule: it would request its own later.
             are_read &= is_put || self.ask(*table, key.clone());
         }
         if are_read { Ok(()) } else { Err(Stop::Unread) }

@@ -38,7 +38,7 @@ impl PostgresStore {
                 changed => break changed.map_err(|error| self.shared.refused(error))?,
             }
         };
-        // Also if nothing was to be changed: another node may have done so a moment ago.
+        // Also if nothing was changed: another node may have changed it a moment ago.
         if lock == Lock::Directory {
             self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))?;
         }
@@ -145,7 +145,8 @@ impl PostgresStore {
         self.query_by(slot, query.sql(), &query.parameters()).await
     }
 
-    /// Connection by which a table's rows are read, so that small reads do not wait behind large ones.
+    /// Connection by which a table's rows are read, so that small reads do not wait behind large
+    /// ones.
     fn slot_of(&self, table: Table) -> &Slot {
         if takes_long(table) { &self.shared.listers } else { &self.shared.readers }
     }
@@ -161,7 +162,7 @@ pub(super) fn put_key_use(uses: &KeyUses) -> Query {
     Query::new(PUT, vec![Box::new(ids), Box::new(times)])
 }
 
-/// Runs a rule until all rows are here that it asks for.
+/// Runs a rule until all rows that it needs are here.
 async fn follow<T>(
     rows: &mut RowSet<'_>,
     connection: &Connection,

@@ -1,4 +1,4 @@
-//! Schema: made when the first node comes, and brought to this version by the first newer one.
+//! Schema: made by the first node, and brought to this version by the first newer one.
 
 use crate::StoreOwner;
 use crate::postgres::connection::Connection;
@@ -9,7 +9,8 @@ pub(super) const VERSION: i32 = 12;
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
 /// Statements that bring a schema to the next version, from the first one on. Nodes of the version
-/// before go on working meanwhile and after: a step only adds, and what it adds has defaults.
+/// before continue to work meanwhile and after: a step only adds columns and tables, and new
+/// columns have defaults.
 const STEPS: [&str; 11] = [
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -23,7 +24,7 @@ const STEPS: [&str; 11] = [
     include_str!("schema/11.sql"),
     include_str!("schema/12.sql"),
 ];
-/// Number of the advisory lock that whoever makes the schema holds.
+/// Number of the advisory lock that a node holds while it makes the schema.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
 const TABLES: &str = include_str!("schema/1.sql");
 const LOCK_CLUSTER: &str = "SET LOCAL lock_timeout = '5s'; SELECT FROM cluster FOR UPDATE";
@@ -45,7 +46,7 @@ pub(super) async fn prepare(
     connection: &Connection,
     owner: StoreOwner,
 ) -> Result<(), ConnectError> {
-    // Another node may be at it.
+    // Another node may be doing it.
     let begin = "BEGIN; SET LOCAL lock_timeout = '20s'";
     connection.batch(begin).await?;
     connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
@@ -89,7 +90,7 @@ async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i3
     let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
     let done = usize::try_from(version - 1).unwrap_or(0);
     if version < VERSION && !is_new {
-        // Nodes lock the tables in this order, too, and wait no longer for a step than this.
+        // Nodes lock the tables in this order, too, and do not wait longer for a step than this.
         connection.batch(LOCK_CLUSTER).await?;
     }
     for step in STEPS.iter().skip(done) {

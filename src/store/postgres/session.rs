@@ -1,9 +1,9 @@
 //! Session: a connection that writes, with a row of its own on the server.
 //!
-//! Each transaction counts in that row, and finds nothing to count in if the row is gone. So a
-//! node whose session was removed writes nothing any more. And if the answer to a commit is lost,
-//! the count says whether the transaction was made: the row is read and removed once no
-//! transaction of the old connection holds it, and nothing older can follow.
+//! Each transaction increments a count in that row, and fails if the row is gone. So a node whose
+//! session was removed writes nothing any more. And if the answer to a commit is lost, the count
+//! shows if the transaction was made: the row is read and removed once no transaction of the old
+//! connection holds it, and nothing older can follow.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::silence::Purpose;
 
-/// How long the server may take to begin a transaction. Nothing keeps it from that.
+/// Longest time until the server has begun a transaction. It waits for no lock.
 const BEGIN_LIMIT: Duration = Duration::from_secs(5);
-/// How long others may have a session that several share, and how long the outcome of a transaction
-/// there is looked for.
+/// Longest time for which others may have a shared session, and for which the outcome of a
+/// transaction there is searched for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts to reach the server.
 const RECONNECT: Duration = Duration::from_millis(200);
-/// Time after which a doubt that cannot be settled is logged once more.
+/// Time after which a doubt that cannot be resolved is logged once more.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const OPEN: &str = "INSERT INTO session (node) SELECT id FROM node WHERE id = $1 RETURNING id";
@@ -48,7 +48,7 @@ pub(super) struct Sessions {
     opening: RwLock<()>,
 }
 
-/// Mark that a session is in use, or that the outcome of its last transaction is.
+/// Mark that a session is in use, or that the outcome of its last transaction is still needed.
 struct Used {
     shared: Arc<Shared>,
     id: i64,
@@ -67,13 +67,13 @@ impl Drop for Used {
     }
 }
 
-/// Removes rows of sessions that are not in use any more.
+/// Removes rows of sessions that are no longer in use.
 pub(super) async fn remove_unused(shared: &Shared) -> Result<(), QueryError> {
     let used: Vec<i64> = match shared.sessions.opening.try_write() {
         Ok(_none_opens) => locked(&shared.sessions.used).iter().copied().collect(),
         Err(_) => return Ok(()),
     };
-    // Later ones have greater numbers: however late the server does this, it spares them.
+    // Later sessions have greater numbers: however late the server does this, it spares them.
     let Some(last) = used.iter().max() else { return Ok(()) };
     let connection = shared.readers.get(&shared.connector).await?;
     connection.execute(REMOVE_UNUSED, &[&shared.node.id(), last, &used]).await?;
@@ -91,25 +91,25 @@ struct OpenSession {
     connection: Connection,
     id: i64,
     used: Used,
-    /// Transactions that were made.
+    /// Transactions that were committed.
     writes: i64,
-    /// Whether a transaction was begun and not ended.
+    /// True if a transaction was begun and not ended.
     is_begun: bool,
 }
 
-/// Result of a statement that was made a transaction.
+/// Result of a statement that is a transaction of its own.
 pub(super) enum Ran {
-    /// It was made, and these rows are its answer.
+    /// The transaction was made, and these rows are its answer.
     Answered(Vec<Row>),
-    /// It was made. Its answer was lost.
+    /// The transaction was made. Its answer was lost.
     Unanswered,
-    /// It found that there is nothing to write.
+    /// The transaction found nothing to write.
     WroteNothing,
 }
 
 impl Session {
-    /// Connects. What the node needs it has from its start: once clients use up the process's files,
-    /// or others the server's connections, it could not be had any more.
+    /// Connects. A node opens the sessions that it needs at its start: later, clients may have used
+    /// up the process's files, or other programs the server's connections.
     pub(super) async fn connect(shared: Arc<Shared>, purpose: Purpose) -> Result<Self, QueryError> {
         let open = Some(OpenSession::open(&shared, purpose).await?);
         Ok(Self { shared, purpose, open })
@@ -125,7 +125,7 @@ impl Session {
     ) -> Result<Ran, QueryError> {
         self.ready().await?;
         let open = self.open.as_ref().expect("it is ready");
-        // Before: what fails while the statement is prepared leaves no doubt.
+        // First, because an error while the statement is prepared leaves no doubt.
         open.connection.prepare(sql).await?;
         // Out of its place until the answer is known, as for a commit.
         let mut open = self.open.take().expect("it is ready");
@@ -154,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Begins a transaction. If it is not committed, the next use ends it.
+    /// Begins a transaction. If it is not committed, the next use rolls it back.
     pub(super) async fn begin(&mut self) -> Result<Begun, QueryError> {
         match self.begin_once().await {
             Err(error) if error.is_lost_connection() => self.begin_once().await,
@@ -188,10 +188,11 @@ impl Session {
         &self.open.as_ref().expect("a transaction was begun").connection
     }
 
-    /// Makes the transaction. If this returns, it is durable, also on the standby.
+    /// Commits the transaction. If this returns, it is durable, also on the standby.
     ///
     /// The connection is out of its place until the answer is known. So if the caller gives up
-    /// meanwhile, it is closed, and its count of transactions is not compared with a later one's.
+    /// meanwhile, the connection is closed, and its count of transactions is not compared with a
+    /// later one's.
     pub(super) async fn commit(&mut self, begun: Begun) -> Result<(), QueryError> {
         let mut open = self.open.take().expect("a transaction was begun");
         let answer = open.connection.batch("COMMIT").await;
@@ -202,7 +203,7 @@ impl Session {
                 self.open = Some(open);
                 Ok(())
             }
-            // The server refused the commit itself: nothing was made.
+            // The server refused the commit itself: nothing was written.
             Err(error) if error.is_rolled_back() => {
                 open.is_begun = false;
                 self.open = Some(open);
@@ -212,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Ends a transaction that was given up, if there is one.
+    /// Rolls back a transaction that was given up, if there is one.
     pub(super) async fn roll_back(&mut self) {
         let Some(open) = self.open.as_mut().filter(|open| open.is_begun) else { return };
         match open.connection.batch("ROLLBACK").await {
@@ -221,7 +222,7 @@ impl Session {
         }
     }
 
-    /// Opens the session, or ends a transaction that was given up.
+    /// Opens the session, or rolls back a transaction that was given up.
     async fn ready(&mut self) -> Result<(), QueryError> {
         self.roll_back().await;
         if self.open.as_ref().is_some_and(|open| open.connection.is_closed()) {
@@ -233,11 +234,11 @@ impl Session {
         Ok(())
     }
 
-    /// Finds out whether the last transaction was made, however long that takes. Only if several share
-    /// the session, the others do not wait for it.
+    /// Finds out the outcome of the last transaction, however long that takes. Only if several
+    /// callers share the session, the others do not wait for it.
     async fn settle_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
         let (id, before) = (old.id, old.writes);
-        // Closed first: a statement that is on its way finds nobody who waits for its answer. Its row
+        // Closed first: nobody waits for the answer of a statement that is on its way. Its row
         // stays until it has been read.
         let _used = old.used;
         drop(old.connection);
@@ -272,8 +273,8 @@ impl Session {
         }
     }
 
-    /// Reads and removes the old session's row. `seen` is what was read; it counts once the row is
-    /// gone.
+    /// Reads and removes the old session's row. `seen` is the count that was read; it is valid once
+    /// the row is gone.
     async fn look(&mut self, id: i64, seen: &mut Option<i64>) -> Result<(), QueryError> {
         let new = OpenSession::open(&self.shared, self.purpose).await?;
         let connection = &new.connection;
@@ -300,7 +301,7 @@ impl OpenSession {
         let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
             return Err(QueryError::Fenced);
         };
-        // The wait for the standby was cancelled. A doubt is settled by this commit, too.
+        // The wait for the standby was cancelled. This commit resolves a doubt, too.
         if connection.warnings() > 0 {
             return Err(QueryError::NotMade);
         }
@@ -313,7 +314,7 @@ pub(super) struct Begun {
     warnings: u64,
 }
 
-/// Transaction of a session that several share. If it is dropped, it is not made.
+/// Transaction of a session that several callers share. If it is dropped, it is rolled back.
 pub(super) struct Transaction {
     session: Option<(OwnedMutexGuard<Session>, Begun)>,
 }
@@ -336,7 +337,7 @@ impl Transaction {
         self.session.as_ref().expect("it is there until the commit").0.connection()
     }
 
-    /// Makes the transaction, and returns its result.
+    /// Commits the transaction, and returns its result.
     pub(super) async fn commit<T>(mut self, result: T) -> Result<T, QueryError> {
         let (mut session, begun) = self.session.take().expect("it is there until the commit");
         session.commit(begun).await?;
@@ -347,7 +348,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if let Some((mut session, _)) = self.session.take() {
-            // Its locks must not stay until somebody needs the session again.
+            // Its locks must not stay until the session is needed again.
             tokio::spawn(async move { session.roll_back().await });
         }
     }

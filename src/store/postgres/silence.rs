@@ -1,8 +1,8 @@
-//! Silence of the server: what each connection is for, how long an answer may take there, and by
-//! which of them none came in time.
+//! Silence of the server: the purpose of each connection, the longest time for an answer, and the
+//! connections by which none came in time.
 //!
-//! A connection may stand still while the others work: its process on the server hangs, or
-//! something on the way carries nothing any more. Then nobody else notices.
+//! A connection may stop while the others work: its process on the server hangs, or the network
+//! drops its data. Nothing else notices that.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use crate::locks::locked;
 use pillarbox_domain::worded;
 
-/// How long operators are told of a connection by which no answer came.
+/// Time for which operators see a connection by which no answer came.
 const SHOWN: Duration = Duration::from_mins(1);
 
 worded! {
-    /// What a connection is for. Operators see its word.
+    /// Purpose of a connection. Operators see its word.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) enum Purpose {
         Schema = "the schema",
@@ -37,13 +37,13 @@ worded! {
 }
 
 impl Purpose {
-    /// Returns how long the answer to one statement may take. The server itself ends a wait for a lock
-    /// sooner: see the options of a connection.
+    /// Returns the longest time for the answer to one statement. The server itself ends a wait for
+    /// a lock sooner: see the options of a connection.
     pub(super) fn limit(self) -> Duration {
         match self {
             // The server itself ends a statement sooner.
             Self::Schema => Duration::from_secs(35),
-            // An import takes as long as it takes.
+            // An import has no limit.
             Self::Import => Duration::from_hours(24),
             Self::Reads => Duration::from_secs(5),
             Self::Start
@@ -56,7 +56,7 @@ impl Purpose {
     }
 }
 
-/// Where no answer came in time.
+/// Record of connections by which no answer came in time.
 #[derive(Default)]
 pub(crate) struct Silence(Mutex<State>);
 
@@ -64,9 +64,9 @@ pub(crate) struct Silence(Mutex<State>);
 struct State {
     /// The last two times of each purpose.
     noted: Vec<Noted>,
-    /// Transactions whose outcome is still looked for.
+    /// Transactions whose outcome is still searched for.
     doubts: Vec<Purpose>,
-    /// When the server itself last came back.
+    /// Time at which the server itself last came back.
     back_since: Option<Instant>,
 }
 
@@ -87,12 +87,13 @@ impl Silence {
         }
     }
 
-    /// Notes that the server itself is back. What stood still before did so with the server.
+    /// Notes that the server itself is back. Connections that stopped before stopped with the
+    /// server.
     pub(super) fn server_is_back(&self) {
         locked(&self.0).back_since = Some(Instant::now());
     }
 
-    /// Notes that the outcome of a transaction is looked for and is not found at once.
+    /// Notes that the outcome of a transaction is searched for and is not found at once.
     pub(super) fn doubt(&self, purpose: Purpose) -> InDoubt<'_> {
         locked(&self.0).doubts.push(purpose);
         InDoubt { silence: self, purpose }
@@ -102,7 +103,7 @@ impl Silence {
         locked(&self.0).doubts.iter().filter(|one| **one == purpose).count()
     }
 
-    /// Returns the names of what stands still, or stood still within the last minute.
+    /// Returns the names of the purposes that have stopped, or had stopped within the last minute.
     pub(crate) fn shown(&self) -> Vec<&'static str> {
         let state = locked(&self.0);
         let is_shown = |purpose: &Purpose| {
@@ -112,8 +113,8 @@ impl Silence {
         Purpose::ALL.into_iter().filter(is_shown).map(Purpose::as_str).collect()
     }
 
-    /// Returns true if what duties need does not get better by new connections: of those for one
-    /// purpose, two stood still within a minute.
+    /// Returns true if new connections do not help the work of duties: for one purpose, two
+    /// connections stopped within a minute.
     pub(super) fn keeps_from_duties(&self) -> bool {
         const NEEDED: [Purpose; 3] = [Purpose::Administration, Purpose::Reads, Purpose::Lists];
         let state = locked(&self.0);
@@ -127,7 +128,7 @@ impl Silence {
     }
 }
 
-/// A transaction whose outcome is looked for, until this is dropped.
+/// A transaction whose outcome is searched for, until this is dropped.
 pub(super) struct InDoubt<'a> {
     silence: &'a Silence,
     purpose: Purpose,

@@ -12,9 +12,9 @@ use crate::postgres::tables::{keyed_row, range};
 use crate::rows::{KeyRange, KeyedRow, Table};
 use crate::suppressions;
 
-/// How many are read at one time: an organisation may have a million.
+/// Number of addresses that are read at one time: an organisation may have a million.
 const ROWS_PER_LOOK: usize = 10_000;
-/// Those of one commit have one position.
+/// Addresses of one commit have one position.
 const NEW: &str = "
 SELECT organisation, address, suppression, position FROM suppression
 WHERE position > $1 ORDER BY position FETCH FIRST $2 ROWS WITH TIES";
@@ -24,7 +24,8 @@ impl Shared {
         &self,
         connection: &Connection,
     ) -> Result<(), QueryError> {
-        // Positions are in the order of commits: what is added meanwhile is behind this one.
+        // Positions are in the order of commits: addresses that are added meanwhile are behind this
+        // one.
         const LAST: &str = "SELECT coalesce(max(position), 0) FROM suppression";
         let followed: i64 = connection.query_one(LAST, &[]).await?.get(0);
         let mut run = KeyRange::all();
@@ -42,7 +43,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads what was added since the last look.
+    /// Reads addresses that were added since the last check.
     pub(super) async fn follow_suppressions(
         &self,
         connection: &Connection,

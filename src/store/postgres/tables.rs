@@ -1,5 +1,5 @@
-//! Tables of the database as the rules of the store know them, and the statements that read and write
-//! their rows.
+//! Tables of the database as the rules of the store know them, and the statements that read and
+//! write their rows.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -30,9 +30,9 @@ enum Column {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
-    /// The organisation that the row is of.
+    /// Organisation of the row.
     Organisation,
-    /// Since when the row is kept.
+    /// Time since which the row is kept.
     Time(&'static str),
     /// Position of the commit in the order of commits.
     Position,
@@ -135,7 +135,7 @@ impl Column {
     }
 }
 
-/// Reads a value of each key, and moves on by its length.
+/// Reads a value of each key, and advances by its length.
 fn each<T>(keys: &[&Key], at: &mut [usize], read: impl Fn(&Key, usize) -> (T, usize)) -> Parameter
 where
     T: ToSql + Sync + Send + 'static,
@@ -148,7 +148,7 @@ where
     Box::new(values.collect::<Vec<T>>())
 }
 
-/// Number as the server keeps it. One that it has no room for is after all that are there.
+/// Number as the server keeps it. A number that is too large becomes the largest one.
 pub(super) fn integer(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -179,7 +179,7 @@ impl Query {
     }
 }
 
-/// Asks all at once; the server answers one after the other. Returns the first error.
+/// Sends all statements at once; the server answers one after the other. Returns the first error.
 pub(super) async fn ask_all(
     connection: &Connection,
     queries: &[Query],
@@ -292,7 +292,7 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
             format!("{insert} ON CONFLICT ({keys}) DO UPDATE SET {row} = excluded.{row}{and}")
         }
         Kind::Update => {
-            // Whose a row is does not change.
+            // The organisation of a row does not change.
             let is_kept = *beside == Beside::Organisation;
             let set = if is_kept { String::new() } else { and(&format!("{extra} = new.{extra}")) };
             format!(
@@ -319,7 +319,7 @@ pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Get), key_parameters(table, keys))
 }
 
-/// As [`get`], and keeps others from changing them.
+/// As [`get`], and locks the rows against changes by others.
 pub(super) fn lock(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Lock), key_parameters(table, keys))
 }
@@ -354,17 +354,17 @@ pub(super) fn keyed_row(table: Table, row: &Row) -> KeyedRow {
     }
 }
 
-/// What is known of a row that is put.
+/// Knowledge about a row that is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Known {
-    /// It is there, and locked.
+    /// The row exists, and is locked.
     There,
-    /// It was not there. If it is now, the transaction is not made.
+    /// The row did not exist. If it does now, the transaction fails.
     Missing,
     Nothing,
 }
 
-/// Puts rows, of all of which the same is known. `position` is that of the commit.
+/// Puts rows, about all of which the same is known. `position` is that of the commit.
 pub(super) fn put(
     table: Table,
     known: Known,
@@ -409,12 +409,12 @@ pub(super) fn limit(table: Table, most: usize) -> Query {
     Query::new(text(table, Kind::Limit), vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
 }
 
-/// Asks for all numbers, in the order of [`Counter::ALL`].
+/// Reads all numbers, in the order of [`Counter::ALL`].
 pub(super) const COUNTERS: &str = "
 SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
     lost_messages_at FROM cluster";
 
-/// As [`COUNTERS`], and keeps others from changing them.
+/// As [`COUNTERS`], and locks them against changes by others.
 pub(super) const LOCK_COUNTERS: &str = "
 SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
     lost_messages_at FROM cluster FOR UPDATE";

@@ -1,5 +1,5 @@
-//! Tasks of the engine, each of which runs for as long as the engine. If one ends before, be it by a
-//! panic, everybody learns which.
+//! Tasks of the engine, each of which runs as long as the engine. If one ends before, for example
+//! by a panic, every waiter gets its name.
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;

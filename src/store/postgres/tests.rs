@@ -1,4 +1,4 @@
-//! What tests ask of the engine beyond the interface.
+//! Tests of the engine beyond the interface.
 
 #[cfg(feature = "interop")]
 mod doubt;

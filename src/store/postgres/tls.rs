@@ -64,8 +64,7 @@ pub(super) struct Stream<S>(client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
     /// Binds the password's proof to the server's certificate (RFC 5929, section 4.1). Certificates
-    /// are signed with SHA-256 here; the server refuses another digest, and does not take it for
-    /// the right one.
+    /// are signed with SHA-256 here; the server refuses a binding by another digest.
     fn channel_binding(&self) -> ChannelBinding {
         let (_, session) = self.0.get_ref();
         match session.peer_certificates() {

@@ -1,6 +1,6 @@
-//! Usage of organisations on a server: rows of counts that acceptance adds to. An organisation with a
-//! limit has one row for a month, which each acceptance of it locks; the others have one for each slot,
-//! so that connections do not wait for each other.
+//! Usage of organisations on a server: rows of counts that acceptance adds to. An organisation with
+//! a limit has one row for a month, which each acceptance of it locks; the others have one for each
+//! slot, so that connections do not wait for each other.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,7 +18,7 @@ use pillarbox_domain::organisation::Limits;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::{Count, Exceeded, Period, Usage};
 
-/// A limit applies only to a row that is there: two first acceptances of a month could both be within
+/// A limit applies only to a row that exists: two first acceptances of a month could both be within
 /// it.
 const BEGIN_MONTH: &str = "
 INSERT INTO usage
@@ -43,12 +43,12 @@ pub(super) fn periods(at: Timestamp) -> Vec<i64> {
 #[derive(Debug, Default)]
 pub(super) struct LimitArrays {
     pub(super) organisations: Vec<i32>,
-    /// By the [`PERIODS`].
+    /// Limits of each organisation, by the [`PERIODS`].
     pub(super) limits: [Vec<Option<i64>>; 4],
 }
 
 impl LimitArrays {
-    /// Returns those of these organisations.
+    /// Returns the limits of these organisations.
     pub(super) fn of(
         organisations: impl Iterator<Item = OrganisationId>,
         directory: &OrganisationIndex,
@@ -75,7 +75,7 @@ fn limited(
     limits.collect()
 }
 
-/// What a request asks of its organisation's limits.
+/// Recipients that a request needs from its organisation's limits.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) organisation: OrganisationId,
@@ -90,7 +90,7 @@ pub(super) struct AskedMessage {
     pub(super) key: Option<(Vec<u8>, i64)>,
 }
 
-/// What the limits say of requests.
+/// Result of comparing requests with the limits.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
     /// The limit that each request would exceed, in their order.
@@ -99,7 +99,7 @@ pub(super) struct Judged {
     pub(super) replays: HashSet<MessageId>,
 }
 
-/// Judges requests by the limits of their organisations, the earlier one first.
+/// Compares requests with the limits of their organisations, the earlier one first.
 pub(super) async fn judge(
     shared: &Shared,
     directory: &OrganisationIndex,
@@ -120,7 +120,7 @@ pub(super) async fn judge(
     let mut usage: BTreeMap<_, _> = organisations.iter().copied().zip(usage).collect();
     shared.memory.usage.replace(usage.iter().map(|(organisation, usage)| (*organisation, *usage)));
     let replays = replayed(&connection, &asked, &limits).await?;
-    // Of two with one key, the second is a replay of the first.
+    // If two have one key, the second is a replay of the first.
     let mut kept = HashSet::new();
     let judge = |Asked { organisation, messages }: Asked| {
         let limit = limits.get(&organisation)?;
@@ -146,7 +146,8 @@ pub(super) async fn judge(
     Ok(Judged { exceeded, replays })
 }
 
-/// Returns the messages of limited organisations whose keys have made another message, which is live.
+/// Returns the messages of limited organisations whose keys have made another message, which is
+/// live.
 async fn replayed(
     connection: &Connection,
     asked: &[Asked],

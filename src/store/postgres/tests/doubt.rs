@@ -1,4 +1,4 @@
-//! What a caller that gives up, a lost answer and a panic leave behind.
+//! Effects of a caller that gives up, of a lost answer and of a panic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn is_stored(database: &Database, address: &str) -> bool {
     connection.query_opt(find, &[&address]).await.unwrap().is_some()
 }
 
-/// Message as a client posts it at an instant, with what the node knows of its sender now.
+/// Message as a client posts it at an instant, with this node's present knowledge of its sender.
 async fn message(
     node: &Store,
     organisation: OrganisationId,
@@ -58,7 +58,7 @@ async fn message(
 }
 
 /// The server has made the commit that nobody waits for any more. A later transaction, whose commit
-/// the server never gets, must not count as that one.
+/// does not reach the server, must not count as that one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_nobody_waits_for_does_not_count_for_a_later_one() {
     let database = Database::new().await;
@@ -136,7 +136,7 @@ async fn a_panic_of_one_message_costs_the_others_nothing() {
     assert_eq!(all(&node).await.len(), 2);
 }
 
-/// What makes each task of the engine panic: a column of a type that it does not know.
+/// Changes that make each task of the engine panic: a column of a type that it does not know.
 const FAULTS: [(&str, &str); 7] = [
     ("acceptance", "ALTER TABLE idempotency ALTER organisation TYPE bigint"),
     ("outcomes", "ALTER TABLE message ALTER record TYPE text USING encode(record, 'hex')"),
@@ -216,7 +216,7 @@ async fn the_use_of_a_key_is_stored_though_the_first_attempt_is_given_up() {
     until("the commit", async || proxy.has_cut()).await;
     storing.abort();
     assert!(storing.await.unwrap_err().is_cancelled());
-    // The server has the first one's locks until it notices that nobody goes on with it.
+    // The server keeps the first one's locks until it notices that its client has gone.
     until("the second attempt", async || node.store_key_use().await.is_ok()).await;
     let connection = Connector::new(&database.server).connect().await.unwrap();
     let used = "SELECT used_at FROM api_key";

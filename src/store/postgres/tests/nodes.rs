@@ -57,7 +57,7 @@ impl Database {
         self.node_that_waits(name, PATIENCE).await
     }
 
-    /// A node that takes others for dead after so long.
+    /// A node that takes others for dead after this time.
     pub(super) async fn node_that_waits(&self, name: &str, dead_after: Duration) -> Store {
         self.node_in(name, name, dead_after).await.unwrap().0
     }
@@ -223,7 +223,7 @@ async fn a_listing_that_nobody_waits_for_keeps_its_turn_until_the_server_has_ans
         listing.abort();
         assert!(listing.await.unwrap_err().is_cancelled());
     }
-    // They have the organisation's two turns: so many may wait, and one more is refused.
+    // They have the organisation's two slots: two may wait, and one more is refused.
     let waiting: Vec<_> = (0..64).map(|_| list()).collect();
     sleep(Duration::from_millis(200)).await;
     let refused = timeout(PATIENCE, list()).await.expect("it does not wait").unwrap();
@@ -375,7 +375,7 @@ async fn what_another_node_withdraws_is_left_out_of_a_partial_batch() {
     assert_eq!((told.len(), all(&one).await.len()), (3, 2));
 }
 
-/// A call is told of to other nodes until its outcome is written, be it that it never started.
+/// Other nodes show a call until its outcome is written, even if the call was not started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_takes_long_shows_on_other_nodes_until_it_ends() {
     let database = Database::new().await;
@@ -413,14 +413,14 @@ async fn a_call_that_takes_long_shows_on_other_nodes_until_it_ends() {
     holder.record(id, 1, sent, START).await.unwrap();
     assert_eq!(read(id).await.calling, None);
 
-    // Its outcome is written before the others would be told.
+    // Its outcome is written before the report to the others.
     holder.tell_of_call(quick, 1);
     holder.record(quick, 1, retry, START).await.unwrap();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(read(quick).await.calling, None);
 }
 
-/// A node ends during a call. What it has told of it is all that is known.
+/// A node ends during a call. Its report of the call is all that is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_was_lost_during_a_call_says_so() {
     let database = Database::new().await;
@@ -446,7 +446,8 @@ async fn a_message_that_was_lost_during_a_call_says_so() {
     }
 }
 
-/// A node ends without a word. Another one fails what it held, once, and no sooner than it may.
+/// A node ends without a message to the others. Another one fails its messages, once, and no sooner
+/// than it may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
     let database = Database::new().await;
@@ -489,7 +490,7 @@ async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
     assert_eq!(count.unwrap().unwrap().messages, lost.len() as u64);
 }
 
-/// Nodes may be configured differently: what counts is how long the calls of the dead one take.
+/// Nodes may be configured differently: the duration of the dead node's own calls counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_not_taken_for_dead_while_its_own_calls_may_be_under_way() {
     const LONGEST: Duration = Duration::from_secs(8);
@@ -512,7 +513,7 @@ async fn a_node_is_not_taken_for_dead_while_its_own_calls_may_be_under_way() {
     assert!(died.elapsed() + Duration::from_secs(2) >= LONGEST, "{:?}", died.elapsed());
 }
 
-/// A restored database has the names of machines that are gone.
+/// A restored database has the names of machines that no longer exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_of_a_node_that_is_gone_is_taken_once_it_was_silent_for_long_enough() {
     let database = Database::new().await;
@@ -532,7 +533,7 @@ async fn the_name_of_a_node_that_is_gone_is_taken_once_it_was_silent_for_long_en
     let message = node.message(held, START).await.unwrap().unwrap();
     assert_eq!(message.failure().unwrap().code, FailureCode::BodyLostOnRestart);
 
-    // An operator says that it is gone.
+    // An operator says that it no longer exists.
     let other = database.node("b").await;
     drop(node);
     let starting = database.node_in("newest", "a", PATIENCE * 10);
@@ -542,7 +543,8 @@ async fn the_name_of_a_node_that_is_gone_is_taken_once_it_was_silent_for_long_en
     timeout(PATIENCE, starting).await.expect("it starts").unwrap();
 }
 
-/// A node is stopped for longer than the others wait, and goes on: it may neither accept nor record.
+/// A node is stopped for longer than the others wait, and continues: it may neither accept nor
+/// record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
     let database = Database::new().await;
@@ -564,7 +566,7 @@ async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
     };
     let before = 1 + many(600).await.into_iter().flatten().count();
     assert_eq!(before, 601);
-    // As if nobody had seen a beat of it: the row goes, and its sessions with it.
+    // As if nobody had seen a beat of it: the row is removed, and its sessions with it.
     living.bury("a").await;
     for late in many(20).await {
         assert_eq!(late, Err(StoreError::Unavailable));
@@ -582,14 +584,14 @@ async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
     assert_eq!(handed_over.load(Ordering::SeqCst), before);
 }
 
-/// Whatever is lost, the commit or its answer: what was answered with success is there once, what
-/// was refused is not there, and never comes.
+/// Either the commit is lost, or its answer. A message that was answered with success is there
+/// once; a refused one is not there, and does not appear later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_to_a_commit_is_found_out() {
     lose_answers(async |_| {}).await;
 }
 
-/// The transaction of a node that does not know yet what another one changed stores nothing.
+/// The transaction of a node that does not know another node's change yet stores nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_to_a_commit_without_messages_is_found_out() {
     lose_answers(async |other| {
@@ -634,7 +636,7 @@ async fn lose_answers(before: impl AsyncFn(&Store)) {
             }
         }
     }
-    // Time for whatever might still come.
+    // Time for anything that may still come.
     sleep(Duration::from_secs(1)).await;
     let stored: BTreeSet<MessageId> = all(&direct).await.iter().map(|message| message.id).collect();
     assert!(accepted.is_subset(&stored), "what was accepted is there");

@@ -1,4 +1,4 @@
-//! What nodes on one database share: the provider's pace, duties, and the times of calls.
+//! Resources that nodes on one database share: the provider's pace, duties, and the times of calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::postgres::tests::nodes::{Database, until};
 use crate::postgres::tests::proxy::Proxy;
 use crate::{Duty, NodeLoad, Store};
 
-/// The provider's rate is that of all nodes together, whichever come and go.
+/// The provider's rate is that of all nodes together, also while nodes come and go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_of_the_pace_are_never_more_than_the_whole() {
     let database = Database::new().await;
@@ -21,7 +21,7 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
     for step in 0..20 {
         let name = names[step * 2 % names.len()];
         match nodes.remove(name) {
-            // In order, or without a word.
+            // In order, or without a message.
             Some(node) if step % 3 == 0 => node.leave().await,
             Some(node) => drop(node),
             None => {
@@ -42,7 +42,7 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
     assert!(greatest > 0.9, "nobody has anything to lend: {greatest}");
 }
 
-/// A node may vanish at any moment, and the server keeps its locks for as long as it is believed.
+/// A node may vanish at any moment, and the server keeps its locks until it notices that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_the_lock_for_the_parts_of_the_pace_while_a_node_is_waited_for() {
     const LATENCY: Duration = Duration::from_millis(50);
@@ -92,7 +92,7 @@ async fn the_pace_goes_where_messages_wait() {
     }
 }
 
-/// Nobody takes it for dead yet, but what it had is free.
+/// Nobody takes it for dead yet, but its part and duties are free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_part_and_the_duties_of_a_node_that_is_gone_are_taken_over() {
     const DEAD_AFTER: Duration = Duration::from_mins(10);
@@ -125,7 +125,7 @@ async fn calls_to_the_provider_begin_one_after_the_other_whichever_node_makes_th
     }
     let mut waits = taking.join_all().await;
     waits.sort_unstable();
-    // Each is told as the time that is left: less by what the answers took.
+    // Each slot is returned as the time that is left, which is less by the time of the answers.
     let took = began.elapsed();
     for (wait, place) in waits.iter().zip(0..CALLS) {
         let slot = INTERVAL * place;
@@ -133,7 +133,7 @@ async fn calls_to_the_provider_begin_one_after_the_other_whichever_node_makes_th
     }
     assert!(nodes[0].nodes().iter().all(|node| !node.duties.iter().any(|d| d.contains("call"))));
 
-    // A clock that was set back leaves none to wait for a day.
+    // A clock that was set back leaves no wait of a day.
     let connection = Connector::new(&database.server).connect().await.unwrap();
     let ahead = "UPDATE duty SET until = until + interval '1 day' WHERE node = 0";
     assert_eq!(connection.execute(ahead, &[]).await.unwrap(), 1);

@@ -1,5 +1,5 @@
-//! Proxy between a node and its server that cuts connections at the worst moments, or stands still.
-//! It also keeps single connections and passes nothing on by them, as a box on the way may do.
+//! Proxy between a node and its server that cuts connections at the worst moments, or stops. It
+//! also keeps single connections open without passing anything on, as a firewall on the way may do.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,17 +26,17 @@ pub(super) enum Cut {
     BeforeTheCommit,
 }
 
-/// What happens to the connection of a commit.
+/// Treatment of the connection of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Cut,
-    /// It stays open, and nothing goes on by it.
+    /// It stays open, and passes nothing on.
     Silent,
 }
 
 /// Connection that the proxy relays.
 struct Relayed {
-    /// What the node has sent by it.
+    /// Bytes that the node has sent by it.
     sent: Mutex<Vec<u8>>,
     is_silent: watch::Sender<bool>,
 }
@@ -50,14 +50,14 @@ impl Relayed {
 /// Proxy that cuts connections.
 pub(super) struct Proxy {
     pub(super) port: u16,
-    /// How many commits go through before the next one that is cut; `usize::MAX` to cut none.
+    /// Number of commits that pass before the next one that is cut; `usize::MAX` to cut none.
     until_cut: Arc<AtomicUsize>,
     moment: Arc<Mutex<(Cut, Fate)>>,
     stands_still: Arc<watch::Sender<bool>>,
-    /// How long each answer takes, in milliseconds.
+    /// Delay of each answer, in milliseconds.
     latency_millis: Arc<AtomicU64>,
     relayed: Arc<Mutex<Vec<Arc<Relayed>>>>,
-    /// Whether connections are silent from their beginning.
+    /// True if connections are silent from their beginning.
     is_deaf: Arc<AtomicBool>,
 }
 
@@ -90,13 +90,12 @@ impl Proxy {
         Self { port, until_cut, moment, stands_still, latency_millis, relayed, is_deaf }
     }
 
-    /// Keeps its connections and takes new ones, and passes nothing on: so does a machine that is
-    /// paused.
+    /// Keeps its connections and takes new ones, and passes nothing on, like a paused machine.
     pub(super) fn stand_still(&self) {
         self.stands_still.send_replace(true);
     }
 
-    /// Passes each answer on after so long.
+    /// Passes each answer on after this delay.
     pub(super) fn slow_down(&self, latency: Duration) {
         let millis = u64::try_from(latency.as_millis()).unwrap();
         self.latency_millis.store(millis, Ordering::SeqCst);
@@ -106,7 +105,7 @@ impl Proxy {
         self.stands_still.send_replace(false);
     }
 
-    /// Cuts the connection of a commit, after so many others.
+    /// Cuts the connection of a commit, after this many others.
     pub(super) fn cut(&self, moment: Cut, after: usize) {
         *self.moment.lock().unwrap() = (moment, Fate::Cut);
         self.until_cut.store(after, Ordering::SeqCst);
@@ -118,7 +117,7 @@ impl Proxy {
         self.until_cut.store(0, Ordering::SeqCst);
     }
 
-    /// Makes the open connections silent by which the node has sent a text; returns how many.
+    /// Makes the open connections silent by which the node has sent a text; returns their number.
     pub(super) fn silence(&self, text: &str) -> usize {
         let relayed = self.relayed.lock().unwrap();
         let has_sent = |one: &&Arc<Relayed>| {
@@ -134,7 +133,7 @@ impl Proxy {
         self.is_deaf.store(is_so, Ordering::SeqCst);
     }
 
-    /// Has silent connections go on.
+    /// Makes silent connections pass data on again.
     pub(super) fn release(&self) {
         self.silence_new(false);
         for one in self.relayed.lock().unwrap().iter() {
@@ -148,7 +147,7 @@ impl Proxy {
     }
 }
 
-/// What keeps bytes from going on.
+/// Cause that keeps bytes from being passed on.
 struct Still {
     is_so: watch::Receiver<bool>,
     latency: Arc<AtomicU64>,

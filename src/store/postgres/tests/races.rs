@@ -57,7 +57,7 @@ async fn a_bounce_leaves_an_operators_suppression_of_that_moment_as_it_is() {
         until("the wait", async || watching.query(WAITING, &[]).await.unwrap().len() == count)
             .await;
     };
-    // A row that is changed would be waited for in no order.
+    // A wait for a row that is changed would be in no order.
     holder.batch("BEGIN; SELECT FROM feed_counter FOR UPDATE").await.unwrap();
     let (operator, suppressed) = (other.clone(), manual.clone());
     let by_operator =

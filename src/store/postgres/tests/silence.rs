@@ -14,12 +14,12 @@ use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, Tran
 use pillarbox_domain::organisation::DomainState;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
-/// Until it shows that a connection is silent.
+/// Longest time until it shows that a connection is silent.
 const SHOWN: Duration = Duration::from_secs(15);
-/// Until the same is answered by another connection.
+/// Longest time until another connection answers the same.
 const ANSWERED: Duration = Duration::from_secs(25);
 
-/// What only one connection of a node has sent.
+/// Text that only one connection of a node has sent.
 const ACCEPTANCE: &str = "INSERT INTO idempotency AS known";
 const OUTCOMES: &str = "ORDER BY message.id FOR UPDATE OF message";
 const ADMINISTRATION: &str =
@@ -28,7 +28,7 @@ const READS: &str = "FROM feed_end WHERE last > $1";
 const LISTS: &str = "current_setting('server_version_num')";
 const LEASE: &str = "UPDATE node SET beat";
 
-/// A node behind a proxy, with a message, whose connections all have sent what they always send.
+/// A node behind a proxy, with a message. Each of its connections has sent its usual statements.
 struct Behind {
     database: Database,
     proxy: Proxy,
@@ -60,7 +60,7 @@ impl Behind {
         until(text, async || self.proxy.silence(text) == 1).await;
     }
 
-    /// Waits until it shows that connections for this are silent, as long as that may take.
+    /// Waits until it shows that connections for this purpose are silent, however long that takes.
     async fn until_shown(&self, purpose: &str) {
         let began = Instant::now();
         while !self.node.silent_connections().contains(&purpose) {
@@ -147,7 +147,8 @@ async fn administration_goes_on_though_its_connection_is_silent() {
         timeout(ANSWERED, suppress(&behind.node, behind.organisation, "second@example.org"));
     let (change, ()) = tokio::join!(change, behind.until_shown(PURPOSE));
     assert_eq!(change, Ok(Ok(Change::Made)));
-    // Of one that is given up in its commit, the answer says whether it was made, or that this is open.
+    // If a job is given up in its commit, the answer says whether it was made, or that this is
+    // open.
     behind.proxy.silence_commit(Cut::BeforeTheCommit);
     let third = suppress(&behind.node, behind.organisation, "third@example.org");
     let answer = timeout(Duration::from_secs(40), third).await.unwrap();
@@ -167,7 +168,7 @@ async fn reads_and_changes_of_others_go_on_though_their_connection_is_silent() {
     let (read, ()) = tokio::join!(read, behind.until_shown("reads"));
     assert_eq!(read.unwrap().unwrap().unwrap().id, behind.id);
 
-    // What another node changes is known, and needed for the next acceptance.
+    // The change of another node is known, and the next acceptance needs it.
     behind.silence(READS).await;
     let domain = || DomainName::parse("other.example").unwrap();
     let organisation = behind.organisation;
@@ -213,7 +214,7 @@ async fn a_node_goes_on_though_the_connection_of_its_signs_of_life_is_silent() {
     until("it is back", async || behind.node.health() == Health::Writable).await;
 }
 
-/// Lists get no answer by any connection, so the node's deliveries stand still. Others deliver.
+/// Lists get no answer by any connection, so the node's deliveries stop. Other nodes deliver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_work_stands_still_gives_up_its_duties() {
     const GIVEN_UP: Duration = Duration::from_secs(45);

@@ -48,8 +48,9 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_no_success() {
     assert_eq!(all(&node).await.len(), 1);
 }
 
-/// An administrator cancels the wait of one node's outcome. It is visible then, and another node must
-/// not tell of it until the standby has it: if the standby took over, it would be told of twice.
+/// An administrator cancels the wait of one node's outcome. It is visible then, and another node
+/// must not report it until the standby has it: if the standby took over, applications would get it
+/// twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_feed_tells_of_nothing_that_the_standby_does_not_have() {
     let database = Database::new().await;
@@ -59,7 +60,7 @@ async fn the_feed_tells_of_nothing_that_the_standby_does_not_have() {
     let ids = MessageIds::new();
     let told = async |node: &Store| {
         let feed = node.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START);
-        // It never waits for the standby.
+        // It does not wait for the standby.
         let page = timeout(Duration::from_secs(2), feed).await.expect("it answers").unwrap();
         page.entries.len()
     };

@@ -94,7 +94,7 @@ fn begin_start(
     tokio::spawn(async move { try_start(&database, place, &bodies).await.unwrap() })
 }
 
-/// Waits until somebody waits for a lock of this connection.
+/// Waits until another transaction waits for a lock of this connection.
 async fn until_one_waits(database: &Database) {
     const WAITS: &str = "
         SELECT FROM pg_stat_activity
@@ -119,7 +119,7 @@ async fn accepted(store: &Store, ids: &MessageIds) -> (OrganisationId, BTreeSet<
     (organisation, accepted)
 }
 
-/// Kills a node that has accepted messages. Without a word to the others.
+/// Kills a node that has accepted messages. It sends no message to the others.
 async fn killed_with_messages(database: &Database, home: &Home) -> BTreeSet<MessageId> {
     let (store, _) = start(database, home, &BTreeSet::new()).await;
     accepted(&store, &MessageIds::new()).await.1
@@ -209,7 +209,7 @@ async fn what_has_a_body_and_no_record_that_can_be_read_does_not_stay_pending() 
     }
 }
 
-/// The connection goes with the process: before the server gets a commit of the start, or after it.
+/// The connection ends with the process: before the server gets a commit of the start, or after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_is_killed_in_the_middle_of_joining_leaves_everything_to_the_next_one() {
     let (database, home) = (Database::new().await, Home::new());
@@ -232,7 +232,7 @@ async fn a_start_that_is_killed_in_the_middle_of_joining_leaves_everything_to_th
                 has_cut &= proxy.has_cut();
                 proxy.cut(*moment, usize::MAX);
                 match started {
-                    // It goes on by another connection, and is killed then.
+                    // It continues by another connection, and is killed then.
                     Ok((store, joined)) => {
                         assert_eq!(joined, all_kept(&bodies), "{moment:?} after {after} commits");
                         drop(store);
@@ -256,7 +256,8 @@ async fn a_start_that_is_killed_in_the_middle_of_joining_leaves_everything_to_th
     assert!(refused >= 6, "{refused} of {cuts}");
 }
 
-/// The server still has the transaction of a start that was killed, as if it waited for its standby.
+/// The server still has the transaction of a start that was killed, as if it waited for its
+/// standby.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_waits_for_the_transaction_of_one_that_was_killed_and_takes_over_either_way() {
     for end in ["COMMIT", "ROLLBACK"] {
