@@ -1,7 +1,8 @@
-//! Alerts for operators: what was raised and not cleared yet, and what waits to be posted.
+//! Alerts for operators: conditions that were raised and not cleared yet, and news that waits to be
+//! posted.
 //!
-//! The node on which something happens writes the news; the one that posts writes how far the posts
-//! are. So a change keeps the other part of the row.
+//! The node that finds an event writes the news. The node that posts writes the progress of the
+//! posts. So a change keeps the other part of the row.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,13 +17,14 @@ use pillarbox_domain::organisation::ApiKeyEntry;
 use pillarbox_domain::time::Timestamp;
 
 impl Store {
-    /// Says whether this node has a receiver of alerts. Only then are the alerts of other parts of
-    /// the service kept, and does the node take their duty.
+    /// Sets whether this node has a receiver of alerts. Only if it has one, alerts of other parts
+    /// of the service are kept, and the node may take the duty for them.
     pub fn set_alerting(&self, alerting: Alerting) {
         self.memory().alerting.set(alerting);
     }
 
-    /// Returns all alerts. One that cannot be read is left out, and written anew if it is raised again.
+    /// Returns all alerts. One that cannot be read is left out, and written anew if it is raised
+    /// again.
     pub async fn alerts(&self) -> Result<Vec<(AlertKey, Alert)>, StoreError> {
         // As many as there can be: several nodes may each add the last one at the same time.
         let rows = self.rows(Table::Alerts, all_alerts(), 2 * MAX_ALERTS).await?;
@@ -46,9 +48,10 @@ impl Store {
         self.change(Lock::Rows, weight, move |rows| change_all(rows, &changes)).await
     }
 
-    /// Keeps an alert for each API key that ends soon, once for each key. `None` if nothing changed.
+    /// Keeps an alert for each API key that ends soon, once for each key. `None` if nothing
+    /// changed.
     pub async fn tell_of_expiring_keys(&self, now: Timestamp) -> Result<Change, StoreError> {
-        // Before the transaction: most looks find nothing.
+        // Before the transaction: most checks find nothing.
         let told = self.row(Table::Alerts, Key::from(EXPIRIES_TOLD_KEY)).await?;
         let directory = self.directory().load();
         if expiring(&directory.api_keys, told_to(told.as_deref()), now).next().is_none() {
@@ -59,7 +62,7 @@ impl Store {
     }
 }
 
-/// Whether this node has a receiver, which may change while it runs.
+/// State of this node's receiver, which may change while the node runs.
 #[derive(Debug, Default)]
 pub(super) struct AlertingState(AtomicBool);
 
@@ -77,10 +80,10 @@ fn all_alerts() -> KeyRange {
     KeyRange { from: Key::from(FIRST_ALERT_KEY), ..KeyRange::all() }
 }
 
-/// About how many times a row of usual size an alert is.
+/// Size of an alert in rows of usual size.
 const ROWS_OF_A_CHANGE: usize = 4;
 
-/// Keeps news of a subject, if operators are told of any.
+/// Keeps news of a subject, if this node has a receiver of alerts.
 pub(super) fn put_news(
     rows: &mut dyn Rows,
     alerting: Alerting,
@@ -120,13 +123,13 @@ fn change(
     }
 }
 
-/// Number of new alerts that there is room for. It is counted once in a transaction, and only for a new
+/// Number of new alerts that still fit. It is counted once in a transaction, and only for a new
 /// alert.
 #[derive(Debug, Default)]
 struct Room(Option<usize>);
 
 impl Room {
-    /// Takes the room of one alert; returns false if there is none.
+    /// Takes the room of one alert; returns false if there is no room.
     fn take(&mut self, rows: &mut dyn Rows) -> Result<bool, Stop> {
         let left = if let Some(left) = self.0 {
             left
@@ -156,7 +159,7 @@ fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop>
     Ok(done)
 }
 
-/// Keys that end soon at `now` and did not yet at `told`.
+/// Keys that end soon at `now` and did not yet at the last check, at `told`.
 fn expiring(
     keys: &[ApiKeyEntry],
     told: Timestamp,
@@ -171,7 +174,7 @@ fn expiring(
 }
 
 fn told_to(row: Option<&[u8]>) -> Timestamp {
-    // Keys are told of twice rather than never.
+    // A key's news may be posted twice, but is not lost.
     let told = row.and_then(|row| decode_expiries_told(row).ok());
     told.unwrap_or(Timestamp::from_unix_millis(0))
 }

@@ -1,7 +1,7 @@
-//! API keys, and when each was last used.
+//! API keys, and the times at which they were last used.
 //!
 //! A use is noted in memory on every request, and stored now and then: a write for each request
-//! would cost more than the answer is worth. A crash forgets the uses since they were last stored.
+//! would cost more than the answer is worth. A crash loses the uses since the last write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +27,12 @@ impl Store {
         Some(Client { organisation, key: key.id, rights: Arc::clone(&key.rights) })
     }
 
-    /// When an API key was last used, to the millisecond while the service runs.
+    /// Time at which an API key was last used, exact to the millisecond while the service runs.
     pub fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {
         self.directory().key_use.last(id)
     }
 
-    /// Stores when the API keys were last used, as far as that is newer than what is stored.
+    /// Stores the times at which API keys were last used, if they are newer than the stored ones.
     pub async fn store_key_use(&self) -> Result<(), StoreError> {
         let directory = self.directory();
         let newer = directory.key_use.take_unstored();
@@ -55,9 +55,9 @@ impl Store {
         self.change(Lock::Directory, 1, move |rows| add(rows, organisation, &key, now)).await
     }
 
-    /// Replaces an API key: adds another one by its hash, with the same label and rights, which lasts as
-    /// long as the first one was to. The first one ends after `overlap`, if it does not before. Returns
-    /// the new key, or `None` if there is no such key.
+    /// Replaces an API key: adds another one by its hash, with the same label and rights, with the
+    /// lifetime of the first one. The first one ends after `overlap`, if it does not before.
+    /// Returns the new key, or `None` if there is no such key.
     pub async fn rotate_api_key(
         &self,
         id: KeyId,
@@ -86,13 +86,13 @@ impl Store {
 pub struct Client {
     /// Organisation of the key.
     pub organisation: Organisation,
-    /// The key.
+    /// Number of the key.
     pub key: KeyId,
-    /// What the key may be used for.
+    /// Rights of the key.
     pub rights: Arc<KeyRights>,
 }
 
-/// Uses of keys that are being stored. They are to be stored again if that fails or is given up.
+/// Uses of keys that are being stored. If that fails or is given up, they are to be stored again.
 struct Unstored<'a> {
     directory: &'a Directory,
     uses: KeyUses,

@@ -14,18 +14,19 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::worded;
 
-/// How long after its last sign of life a node still starts something. After it, it is silent.
+/// Time after its last sign of life for which a node still starts something. After it, the node is
+/// silent.
 pub const LEASE: Duration = Duration::from_secs(20);
-/// Difference of a node's clock and the database's from which operators are told: no time daemon
-/// keeps both, and AWS refuses signatures of a machine whose clock is minutes off.
+/// Difference between a node's clock and the database's from which operators are informed. No time
+/// daemon keeps both, and AWS refuses signatures of a machine whose clock is minutes off.
 pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
-/// First schema whose nodes look whether they are to drain.
+/// First schema whose nodes check whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;
-/// First schema whose nodes know what is set for organisations, and the rights of keys.
+/// First schema whose nodes know the settings of organisations, and the rights of keys.
 pub const FIRST_WITH_RIGHTS: i32 = 10;
 /// First schema whose nodes know terms of messages.
 pub const FIRST_WITH_TERMS: i32 = 11;
-/// First schema whose nodes know the forms of the events that endpoints are told.
+/// First schema whose nodes know the forms of the events that endpoints receive.
 pub const FIRST_WITH_WEBHOOK_FORMATS: i32 = 12;
 /// First schema whose nodes answer each other's requests.
 pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
@@ -38,13 +39,14 @@ pub const CONNECTIONS_OF_A_NODE: i32 = 5 + ACCEPTING_CONNECTIONS as i32;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Place of a node: the boot of its machine, and the file by which it holds its data directory. Two
-/// processes never have the same one, because that file is locked.
+/// processes never have the same place, because that file is locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePlace(Vec<u8>);
 
 impl NodePlace {
-    /// Returns the place of the process that has locked this file. It fails if the system does not say
-    /// which boot this is: without that, a file of the same number in another boot looks like this one.
+    /// Returns the place of the process that has locked this file. Fails if the system does not
+    /// give the identity of this boot. Without that, a file of the same number in another boot
+    /// would have the same place.
     pub fn of(file: &File) -> io::Result<Self> {
         Self::in_boot(Path::new(BOOT_ID), file)
     }
@@ -92,7 +94,8 @@ pub struct NodeStatus {
     pub started_at: Timestamp,
     pub state: NodeState,
     pub seen_from: SeenFrom,
-    /// Silence after which none of its calls is under way. It is zero if the node does not say it.
+    /// Silence after which none of its calls is under way. It is zero if the node does not report
+    /// it.
     pub least_dead_after: Duration,
     /// Its part of the pace of all nodes, from 0 to 1.
     pub share: f64,
@@ -107,16 +110,16 @@ pub enum NodeState {
     Working,
     /// It accepts none and sends what it holds.
     Draining,
-    /// It has given no sign of life for so long.
+    /// It has given no sign of life for this time.
     Silent(Duration),
 }
 
 /// Place from which a node is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeenFrom {
-    /// It is the one that tells this.
+    /// The report is the node's own.
     Itself,
-    /// Another node tells this.
+    /// The report is another node's.
     Another,
 }
 
@@ -128,30 +131,30 @@ worded! {
         Webhooks = "webhooks",
         /// Asks the provider about the domains of senders.
         Domains = "domains",
-        /// Deletes what is past its window.
+        /// Deletes records that are past their retention.
         Purge = "purge",
         /// Posts alerts to operators.
         Alerts = "alerts",
     }
 }
 
-/// What a node says of itself to the others.
+/// Report of a node about itself, for the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLoad {
-    /// Messages in its memory that are not settled.
+    /// Messages in its memory that are not finished.
     pub pending: u64,
     /// Codes of the conditions that hold for it.
     pub conditions: Vec<String>,
-    /// Organisations whose messages it has to send, by which the pace is divided. It is 0 only if
-    /// the node has had no message for a while.
+    /// Number of organisations whose messages it has to send. The pace is divided by it. It is 0
+    /// only if the node has had no message for a while.
     pub demand: u32,
 }
 
-/// Change of whether a node accepts messages.
+/// Order to a node to accept messages or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DrainOrder {
-    /// It accepts no more, and sends what it holds.
+    /// It accepts no more messages, and sends those that it holds.
     Begin,
     /// It accepts messages again.
     End,
@@ -160,9 +163,9 @@ pub enum DrainOrder {
 /// Result of removing a node from the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgotten {
-    /// It is removed, and what it held fails.
+    /// It is removed, and the messages that it held fail.
     Removed,
-    /// It lives: it gave a sign of life so short a time ago.
+    /// It lives: its last sign of life is this time ago.
     Lives(Duration),
     /// There is no node of this name.
     Unknown,
@@ -171,9 +174,9 @@ pub enum Forgotten {
 /// Request of another node, as that one encoded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRequest {
-    /// Number to answer it by.
+    /// Number that an answer has to carry.
     pub id: i64,
-    /// The request.
+    /// Encoded request.
     pub request: Vec<u8>,
 }
 
@@ -195,14 +198,14 @@ pub struct DatabaseStatus {
     pub server_version_number: i32,
     /// Version of the schema; `None` if there is none yet.
     pub schema: Option<i32>,
-    /// Whether commits wait for a synchronous standby.
+    /// Synchronous standby that commits wait for, if there is one.
     pub standby: Standby,
-    /// Whether commits wait for the server's own disk (`fsync`).
+    /// True if commits wait for the server's own disk (`fsync`).
     pub waits_for_disk: bool,
     /// Connections that ordinary users may open at one time.
     pub max_connections: i32,
-    /// Transactions since the oldest one that a snapshot, a prepared transaction or a replication slot
-    /// still needs. The server cannot clean up what is newer.
+    /// Transactions since the oldest one that a snapshot, a prepared transaction or a replication
+    /// slot still needs. The server cannot clean up newer rows.
     pub transactions_behind: i64,
     /// Difference of the database's clock and this machine's, in milliseconds; positive if the
     /// database's is ahead. It is exact to half the time that an answer takes.

@@ -1,4 +1,4 @@
-//! What every engine of the store must do, tested through the store's own interface.
+//! Requirements on every engine of the store, tested through the store's own interface.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -95,7 +95,7 @@ impl Fixture {
     }
 }
 
-/// The store's own reason for which messages were not accepted.
+/// The store's own reason for not accepting messages.
 pub(super) fn of_store(error: AcceptError) -> StoreError {
     match error {
         AcceptError::Store(error) => error,
@@ -519,7 +519,8 @@ async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     for _ in 0..5 {
         pending.push(fixture.new_message().await);
     }
-    // A stop settles two, one of them twice. The process ends before it comes to the others.
+    // A stop finishes two messages, one of them twice. The process ends before it comes to the
+    // others.
     for id in [pending[0], pending[1]] {
         let recorded = fixture.store.record(id, 0, lost(START), START).await.unwrap();
         assert_eq!(recorded, Recorded::Changed);
@@ -588,7 +589,7 @@ impl Store {
         }
     }
 
-    /// How many rows the feed has, with overturned failures.
+    /// Number of rows of the feed, with overturned failures.
     pub(super) async fn rows_of_feed(&self) -> u64 {
         match &self.engine {
             Engine::Redb(engine) => engine.rows_of_feed(),

@@ -1,4 +1,4 @@
-//! Rows that cannot be read: each is noted, told of and left out, and costs nobody but itself.
+//! Rows that cannot be read: each is noted, reported and left out, and affects only itself.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::limits::ALL_ORGANISATIONS;
 use crate::locks::locked;
 use pillarbox_domain::id::MessageId;
 
-/// How many damaged rows are remembered; the log has all of them.
+/// Largest number of damaged rows that are remembered; the log has all of them.
 const MAX_NOTED: usize = 1_000;
 
 /// A suppression's row, whose key has an address.
@@ -29,8 +29,8 @@ fn suppression_id(scope: u32) -> String {
     }
 }
 
-/// The damaged rows that were found since the start, those of organisations, keys and domains
-/// aside: the organisation index has these.
+/// The damaged rows that were found since the start. Those of organisations, keys and domains are
+/// in the organisation index instead.
 #[derive(Debug, Default)]
 pub(super) struct Damage(Mutex<BTreeSet<DamagedRow>>);
 
@@ -44,7 +44,7 @@ impl Damage {
         }
     }
 
-    /// What was read; a damaged row is noted and left out.
+    /// Returns what was read; a damaged row is noted and left out.
     pub(super) fn left_out<T>(&self, read: Result<T, DamagedRow>) -> Option<T> {
         read.map_err(|row| self.note(row)).ok()
     }

@@ -1,5 +1,5 @@
-//! Dead letters: the provider's documents that could not be read. Only so many are kept, and only for
-//! so long.
+//! Dead letters: the provider's documents that could not be read. Their number and the time for
+//! which they are kept are limited.
 
 use std::cmp::Reverse;
 
@@ -9,8 +9,8 @@ use crate::rows::{InTable, Key, KeyRange, Lock, Rows, Table, read_all, split_tim
 use crate::{DeadLetter, EventBacklog, Store, StoreError};
 
 impl Store {
-    /// Keeps documents that could not be read; one that is there already stays as it is. Of too
-    /// many, the oldest go.
+    /// Keeps documents that could not be read; one that is there already stays as it is. If there
+    /// are too many, the oldest are deleted.
     pub async fn keep_dead_letters(&self, letters: Vec<DeadLetter>) -> Result<(), StoreError> {
         let weight = letters.len() * DeadLetter::MAX_DOCUMENT_BYTES / super::ROW_WEIGHT;
         let keep = move |rows: &mut dyn Rows| {
@@ -28,7 +28,7 @@ impl Store {
         self.change(Lock::Rows, weight, keep).await
     }
 
-    /// Removes dead letters; how many of them were there.
+    /// Removes dead letters; returns the number of them that were there.
     pub async fn remove_dead_letters(&self, letters: &[DeadLetter]) -> Result<usize, StoreError> {
         let keys: Vec<Key> = letters.iter().map(key).collect();
         let remove = move |rows: &mut dyn Rows| {
@@ -61,7 +61,7 @@ impl Store {
         Ok(letters)
     }
 
-    /// How much of the provider's reports waits for its message or for a reader.
+    /// Number of the provider's reports that wait for their message or for a reader.
     pub async fn event_backlog(&self) -> Result<EventBacklog, StoreError> {
         Ok(EventBacklog {
             unmatched: self.count_rows(Table::UnmatchedEvents, KeyRange::all()).await?,

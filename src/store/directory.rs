@@ -1,8 +1,8 @@
 //! Directory: the index in memory of organisations, API keys, sender domains and endpoints of
-//! webhooks. They are few, and asked about all the time.
+//! webhooks. They are few, and every request needs them.
 //!
-//! It is made anew after each change of one of them; readers share it. The uses of keys are noted
-//! beside it: a write for each request would cost more than the answer is worth.
+//! The index is made anew after each change of one of them; readers share it. The uses of keys are
+//! noted beside it: a write for each request would cost more than the answer is worth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,22 +23,22 @@ use pillarbox_domain::organisation::{
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{Webhook, WebhookId};
 
-/// A snapshot of who may send from where.
+/// Snapshot of organisations and of everything that gives them the right to send.
 #[derive(Debug, Default)]
 pub(super) struct OrganisationIndex {
-    /// Another one after each change.
+    /// Number that differs after each change.
     pub(super) version: u64,
-    /// By number.
+    /// Organisations, by number.
     pub(super) organisations: Vec<Organisation>,
-    /// By number.
+    /// API keys, by number.
     pub(super) api_keys: Vec<ApiKeyEntry>,
-    /// By organisation, then by name.
+    /// Sender domains, by organisation, then by name.
     pub(super) domains: Vec<SenderDomain>,
-    /// By number.
+    /// Endpoints, by number.
     pub(super) webhooks: Vec<Webhook>,
     /// Positions in `api_keys` by the first bytes of the hash.
     keys_by_prefix: FxHashMap<[u8; 8], Vec<usize>>,
-    /// Rows that cannot be read: whoever they would let in or let send is refused.
+    /// Rows that cannot be read: clients and messages that depend on them are refused.
     pub(super) damaged: Vec<DamagedRow>,
 }
 
@@ -100,7 +100,7 @@ impl OrganisationIndex {
         self.organisations.iter().find(|organisation| organisation.name.as_str() == name)
     }
 
-    /// Returns true if the organisation has this name, or is not known any more.
+    /// Returns true if the organisation has this name, or is no longer known.
     pub(super) fn may_be_named(&self, id: OrganisationId, name: &str) -> bool {
         self.organisation(id).is_none_or(|organisation| organisation.name.as_str() == name)
     }
@@ -158,7 +158,7 @@ impl Directory {
         self.changed.subscribe()
     }
 
-    /// Takes what was read, and tells whoever follows. Another read may have begun later and ended
+    /// Takes a new index, and notifies the followers. Another read may have begun later and ended
     /// earlier: its index is newer and stays.
     pub(super) fn replace(&self, index: OrganisationIndex) {
         let read = Arc::new(index);
@@ -168,7 +168,7 @@ impl Directory {
     }
 }
 
-/// When each key was last used, and what of it is stored; in milliseconds.
+/// Times at which keys were last used, and the times that are stored; in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct KeyUse(ArcSwap<FxHashMap<u32, Arc<Times>>>);
 
@@ -211,7 +211,7 @@ impl KeyUse {
         Some(Timestamp::from_unix_millis(used))
     }
 
-    /// Returns the uses that are newer than what is stored. They count as stored from here on.
+    /// Returns the uses that are newer than the stored ones. They count as stored from here on.
     pub(super) fn take_unstored(&self) -> KeyUses {
         let uses = self.0.load();
         let newer = uses.iter().filter_map(|(id, times)| {
@@ -221,7 +221,7 @@ impl KeyUse {
         newer.collect()
     }
 
-    /// Takes back that uses were stored.
+    /// Marks uses as not stored again.
     pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
         let uses = self.0.load();
         for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {

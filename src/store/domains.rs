@@ -1,4 +1,4 @@
-//! Sender domains of organisations, and what the provider says of them.
+//! Sender domains of organisations, and the provider's answers about them.
 
 use crate::alerts::put_news;
 use crate::organisations::exists;
@@ -38,8 +38,8 @@ impl Store {
         self.change(Lock::Directory, 1, put).await
     }
 
-    /// Writes down what the provider said of a sender domain and moves it from one state to
-    /// another, which may be the same. Does nothing if it has changed or gone since it was read.
+    /// Writes the provider's answer about a sender domain and moves the domain from one state to
+    /// another, which may be the same. Does nothing if it was changed or removed since it was read.
     pub async fn change_domain(
         &self,
         organisation: OrganisationId,
@@ -77,7 +77,7 @@ impl Store {
         self.change(Lock::Directory, 1, remove).await
     }
 
-    /// Whether an organisation may send from a domain now.
+    /// Returns the permission of an organisation to send from a domain now.
     pub fn sender_status(
         &self,
         organisation: OrganisationId,
@@ -108,7 +108,7 @@ impl Store {
     }
 }
 
-/// Returns what operators are told if the provider now says this of a domain.
+/// Returns the alert for operators if the provider now says this of a domain.
 fn news(domain: &SenderDomain, to: DomainState, finding: Finding) -> Option<AlertEvent> {
     let is_new = domain.last_check.is_none_or(|check| check.finding != finding);
     match (domain.state, to) {

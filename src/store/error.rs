@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::usage::Exceeded;
 
-/// Why the store could not do what was asked.
+/// Reason why the store could not do an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum StoreError {
-    /// The disk or the database does not take it now: nothing was changed; try again later.
+    /// The disk or the database takes no writes now: nothing was changed; try again later.
     #[error("the store does not take it now; the log and `pillarbox status` say why")]
     Unavailable,
-    /// The data file is gone, another or written over: nothing was changed.
+    /// The data file is missing, replaced or overwritten: nothing was changed.
     #[error("the store takes no changes: its data file is gone, replaced or written over")]
     FileLost,
-    /// No answer came in time: the change may have been made, or be made yet.
+    /// No answer came in time: the change may have been made, or may still be made.
     #[error("the store did not answer in time; the change may have been made all the same")]
     OutcomeOpen,
     #[error("a row of the store cannot be read: it is damaged, and the log names it")]
     Damaged,
 }
 
-/// Why messages were not accepted: none of them is stored.
+/// Reason why messages were not accepted: none of them is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum AcceptError {
@@ -44,7 +44,7 @@ pub enum AcceptError {
     },
 }
 
-/// Why messages could not be listed.
+/// Reason why messages could not be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// The store could not do it.
@@ -69,11 +69,12 @@ pub struct DamagedRow {
     /// not for the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Why it cannot be read.
+    /// Reason why it cannot be read.
     pub reason: String,
 }
 
-/// Why a row cannot be read: the file is damaged, or of a version that this one does not know.
+/// Reason why a row cannot be read: the file is damaged, or of a version that this one does not
+/// know.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
     #[error("a row has version {0}, which this pillarbox does not know")]

@@ -1,8 +1,8 @@
-//! Event feed, read: entries for each change of a message that its organisation is told of.
+//! Event feed, read: entries for each change of a message that its organisation receives.
 //!
-//! An entry names its message and, if there is one, its event; what it shows is read from their rows. A
-//! message's state is final once an entry reports it, with one exception: a failure that an event
-//! overturns is kept apart.
+//! An entry names its message and, if there is one, its event; their content is read from their
+//! rows. A message's state is final once an entry reports it, with one exception: a failure that an
+//! event overturns is kept apart.
 
 use std::collections::HashMap;
 
@@ -22,13 +22,13 @@ use pillarbox_domain::feed::{
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Message, State};
 
-/// How many entries the first look at a feed reads at most, and a later one. Types that are rare need
-/// several looks.
+/// Largest number of entries that the first read of a feed takes, and a later one. Types that are
+/// rare need several reads.
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
-/// How many entries of a page with a limit of bytes are read at one time: first so few, and more as
-/// long as they are small. So much more than the page may have is in memory.
+/// Number of entries that are read at one time for a page with a limit of bytes: first this few,
+/// and more as long as they are small. Memory may hold that many entries beyond the page.
 const LEAST_AT_ONCE: usize = 2;
 const MOST_AT_ONCE: usize = 16;
 
@@ -36,7 +36,7 @@ struct Query {
     organisation: OrganisationId,
     types: FeedTypes,
     limit: usize,
-    /// Bytes of rows from which on a page ends; no limit if there is none.
+    /// Number of row bytes after which a page ends; `None` for no limit.
     max_bytes: Option<usize>,
     window_now: WindowTime,
 }
@@ -118,18 +118,18 @@ impl Store {
         Ok(self.entries(&query, &[(key, row)]).await?.0.pop())
     }
 
-    /// Returns the position of an organisation's last entry: only later commits write behind it.
+    /// Returns the position of an organisation's last entry. Later commits write only behind it.
     pub fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
         on_engine!(self, engine => engine.feed_end(organisation))
     }
 
-    /// Returns a receiver that is told after each commit that added entries to any feed. Its value
-    /// is the last position.
+    /// Returns a receiver that is notified after each commit that added entries to any feed. Its
+    /// value is the last position.
     pub fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
         on_engine!(self, engine => engine.feed_grew())
     }
 
-    /// Returns the number by which the feed's cursors are told from those of other files.
+    /// Returns the number by which the feed's cursors are distinguished from those of other files.
     pub fn feed_id(&self) -> FeedId {
         on_engine!(self, engine => engine.feed_id())
     }
@@ -139,7 +139,7 @@ impl Store {
         on_engine!(self, engine => engine.feed_shown())
     }
 
-    /// Reads a page in as many looks as it takes, each in a turn of its own; gives the last one back.
+    /// Reads a page in as many reads as it takes, each in a slot of its own; returns the last slot.
     async fn read_feed(
         &self,
         query: &Query,
@@ -151,7 +151,7 @@ impl Store {
         // Of some types alone there may be few.
         let is_all = query.types == FeedTypes::ALL;
         let mut step = if is_all { query.limit.clamp(1, FIRST_LOOK) } else { FIRST_LOOK };
-        // Whoever has seen the last entry needs no look at the rows.
+        // A reader that has seen the last entry needs no read of the rows.
         while after < self.feed_end(query.organisation) {
             let end = Key::from((number, self.feed_shown().number().saturating_add(1)));
             let range = KeyRange { end: Some(end), ..KeyRange::default() };
@@ -176,8 +176,8 @@ impl Store {
         Ok((page, turn))
     }
 
-    /// Returns what entries show, of those that are asked for and can be read. If messages' rows have
-    /// too many bytes, those behind a position are left, and it is returned too.
+    /// Returns the content of the entries that are requested and can be read. If messages' rows
+    /// have too many bytes, those behind a position are left, and it is returned too.
     async fn entries(
         &self,
         query: &Query,
@@ -200,7 +200,7 @@ impl Store {
             bytes += referred.messages.values().map(Vec::len).sum::<usize>();
             entries.extend(part.into_iter().filter_map(|(position, row)| {
                 let resolved = referred.resolve(row.message, row.change, &query.window_now);
-                // A row that cannot be read costs nobody but itself.
+                // A row that cannot be read affects only itself.
                 let (message, change) = self.damage().left_out(resolved)??;
                 let recorded_at = query.window_now.corrected(position.instant());
                 Some(FeedEntry { position, recorded_at, message, change })
@@ -221,8 +221,8 @@ fn position_of(key: &Key) -> FeedPosition {
     FeedPosition::from_number(key.large(4))
 }
 
-/// Leaves out what follows when there are as many entries of the wanted types as are asked for: what
-/// they refer to is read for no more. Returns true if something was left out.
+/// Cuts the rows after as many entries of the wanted types as were requested, so that the rows
+/// behind them are not read for nothing. Returns true if something was left out.
 fn keep_wanted(rows: &mut Vec<KeyedRow>, query: &Query) -> bool {
     let is_wanted = |(key, row): &KeyedRow| {
         let row = decode_feed(position_of(key), row);
@@ -265,8 +265,8 @@ impl Referred {
         })
     }
 
-    /// Returns the message as it was after the change, and the change; `None` if the message is past
-    /// its retention.
+    /// Returns the message as it was after the change, and the change; `None` if the message is
+    /// past its retention.
     fn resolve(
         &self,
         id: MessageId,

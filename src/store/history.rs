@@ -1,7 +1,7 @@
-//! History: what happened in each hour, in total and of single organisations, for as long as
+//! History: counts of events in each hour, in total and of single organisations, for as long as
 //! records are kept.
 //!
-//! Whoever counts adds to an hour now and then: a row for each message would cost acceptance.
+//! Each node adds its counts to an hour now and then: a row for each message would cost acceptance.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Store {
         self.change(Lock::Rows, weight, move |rows| add(rows, hour, &counts)).await
     }
 
-    /// Returns what happened in each step, with the organisations that had the most mail, at most
+    /// Returns the counts of each step, with the organisations that had the most mail, at most
     /// `most`. This is one of the listings that operators may have running.
     pub async fn history(&self, steps: HourSteps, most: usize) -> Result<History, ListError> {
         let _turn = self.memory().listings.turn(Lister::Operators).await?;
@@ -84,7 +84,7 @@ impl Store {
     }
 }
 
-/// Adds counts to an hour. The row of the total comes first: whoever has it keeps others from the
+/// Adds counts to an hour. The row of the total comes first: its lock keeps other writers from the
 /// hour.
 fn add(rows: &mut dyn Rows, hour: Hour, counts: &CountsByOrganisation) -> Result<(), Stop> {
     let hour = hour.number();

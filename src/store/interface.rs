@@ -27,16 +27,16 @@ use pillarbox_domain::webhook::{
     Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookUrl,
 };
 
-/// Whether an operation changed anything.
+/// Result of an operation: changed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It did.
+    /// The operation changed something.
     Made,
-    /// All was as asked for before.
+    /// The requested state was there before.
     None,
 }
 
-/// Program that a store belongs to. Neither takes the other's.
+/// Program that a store belongs to. Neither program opens the store of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOwner {
     /// The service.
@@ -50,10 +50,10 @@ impl StoreOwner {
     pub const ORGANISATION_OF_DEV: &str = "dev";
 }
 
-/// Whether the store takes writes.
+/// Ability of the store to take writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It does.
+    /// It takes writes.
     Writable,
     /// The last commit failed and none has succeeded since.
     Refusing,
@@ -79,7 +79,7 @@ impl Accepted {
     }
 }
 
-/// How the messages of a batch are accepted.
+/// Rule for accepting the messages of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchMode {
     /// All of them or none.
@@ -89,7 +89,7 @@ pub enum BatchMode {
 }
 
 impl BatchMode {
-    /// Leaves the refusal of one message in its place, or makes it that of a whole batch.
+    /// Leaves the refusal of one message in its place, or makes it the refusal of a whole batch.
     pub fn each<T, E>(self, one: Result<T, E>) -> Result<Result<T, E>, E> {
         match self {
             Self::Whole => one.map(Ok),
@@ -98,21 +98,22 @@ impl BatchMode {
     }
 }
 
-/// A message to be accepted. All that is to be stored is copied: it needs nothing of the request.
+/// A message to be accepted. It holds copies of everything to be stored, and does not borrow from
+/// the request.
 pub struct NewMessage {
     pub(super) id: MessageId,
     pub(super) organisation: OrganisationId,
     pub(super) row: Vec<u8>,
     pub(super) created_at: Timestamp,
     pub(super) claim: Option<KeyClaim>,
-    /// How many recipients it has, and the instant whose periods they count in.
+    /// Number of its recipients, and the instant whose periods they count in.
     pub(super) recipients: u64,
     pub(super) counted_at: Timestamp,
-    /// Domains, besides that of its `from`, that it names as its senders'.
+    /// Domains of its other senders, besides that of its `from`.
     pub(super) other_senders: Vec<DomainName<'static>>,
-    /// The right by which it was admitted, to be looked at again.
+    /// The right by which it was admitted, to be checked again.
     pub(super) right: Option<SendingRight>,
-    /// Run once the message is durable, whether or not its client still waits.
+    /// Runs once the message is durable, whether or not its client still waits.
     pub(super) on_new: Box<dyn FnOnce() + Send>,
 }
 
@@ -125,7 +126,7 @@ pub(super) struct KeyClaim {
 
 impl NewMessage {
     /// A message that is ready to be accepted. `on_new` runs once it is durable as a new one, also
-    /// if the caller is gone.
+    /// if the caller has disconnected.
     pub fn new(
         id: MessageId,
         organisation: OrganisationId,
@@ -163,8 +164,9 @@ impl NewMessage {
         Self { right: Some(right), ..self }
     }
 
-    /// Looks at the message's right again; `index` is its position in its request. A message without
-    /// one is taken. What concerns the message alone is the refusal of all only if `mode` says so.
+    /// Checks the message's right again; `index` is its position in its request. A message without
+    /// a right is taken. A reason that concerns only this message refuses all messages only if
+    /// `mode` says so.
     pub(super) fn check_right(
         &self,
         mode: BatchMode,
@@ -194,23 +196,23 @@ impl NewMessage {
     }
 }
 
-/// What the provider reports of a message.
+/// Report of the provider about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Which message.
+    /// Reference to the message.
     pub message: Reference,
-    /// The organisation's name as the report has it; one that is not the message's own makes the
-    /// report count for nothing.
+    /// The organisation's name in the report. If it is not the name of the message's organisation,
+    /// the report is ignored.
     pub organisation: Option<String>,
-    /// The provider's identifier for it. That there is a report proves its acceptance.
+    /// The provider's identifier for it. The report itself proves its acceptance.
     pub ses_message_id: String,
-    /// When the provider accepted it.
+    /// Time at which the provider accepted it.
     pub accepted_at: Timestamp,
-    /// What happened to recipients; nothing where the report only says that it was accepted.
+    /// The event for recipients; `None` if the report only says that the message was accepted.
     pub event: Option<Event>,
 }
 
-/// How a report names its message.
+/// Way in which a report names its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reference {
     /// By our own id, which the message carried as a tag.
@@ -219,44 +221,44 @@ pub enum Reference {
     ProviderId,
 }
 
-/// What a report came to.
+/// Result of applying a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
     /// It is on the record, now or from an earlier time.
     Done,
     /// It is on the record, and the message is sent: a waiting retry must not happen.
     Sent(MessageId),
-    /// There is no message with the id in its tag, and there will be none. Whom its event
-    /// suppresses, it suppresses all the same if the organisation in its tag exists.
+    /// There is no message with the id in its tag, and there will be none. The event suppresses its
+    /// recipients all the same if the organisation in its tag exists.
     UnknownMessage,
     /// The message is not the tagged organisation's. Nothing was changed.
     OtherOrganisation,
     /// No message is known by the provider's identifier. Its event, if it has one, is kept for a
-    /// while in case the outcome that names it is recorded yet.
+    /// while, because the outcome that names it may be recorded later.
     Unmatched,
-    /// The message's record cannot be read, and was not changed. Whom its event suppresses, it
-    /// suppresses all the same if the organisation in its tag exists.
+    /// The message's record cannot be read, and was not changed. The event suppresses its
+    /// recipients all the same if the organisation in its tag exists.
     DamagedRecord,
 }
 
 /// A page of messages, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessagePage {
-    /// Those found. A page may be short, or empty, and not the last: what one read may cost is
-    /// bounded.
+    /// Messages that were found. A page may be short, or empty, and not the last, because the cost
+    /// of one read is bounded.
     pub messages: Vec<Message>,
-    /// Where to go on: the message that the next page's are to be older than. Nothing at the end.
+    /// Message that those of the next page are older than; `None` at the end.
     pub next: Option<MessageId>,
-    /// How many rows were looked at.
+    /// Number of rows that were checked.
     pub looked_at: usize,
 }
 
-/// Whose share of the listings one takes: many of one lister's wait for each other alone.
+/// Owner of a share of the listings. Many listings of one owner wait only for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lister {
     /// An organisation, which lists its own messages.
     Organisation(OrganisationId),
-    /// The operators, whichever organisation they look at.
+    /// The operators, for a list of any organisation.
     Operators,
 }
 
@@ -265,11 +267,11 @@ pub enum Lister {
 pub struct FeedPage {
     /// Entries. If there is none, there is nothing newer yet.
     pub entries: Vec<FeedEntry>,
-    /// Where to go on.
+    /// Position after which the next page begins.
     pub next: FeedPosition,
 }
 
-/// Whose a suppression is, an organisation's or everybody's, and its address: its place in a list.
+/// Scope of a suppression (`None` for all organisations) and its address: its place in a list.
 pub type SuppressionKey = (Option<OrganisationId>, SuppressedAddress);
 
 /// A page of suppressions, by scope and address.
@@ -279,61 +281,61 @@ pub struct SuppressionPage {
     pub suppressions: Vec<(Option<OrganisationId>, Suppression)>,
     /// Those whose row cannot be read. They suppress all the same.
     pub damaged: Vec<SuppressionKey>,
-    /// The last one of a full page: where the next page starts.
+    /// The last one of a full page, after which the next page starts.
     pub next: Option<SuppressionKey>,
 }
 
 /// An API key to be added.
 #[derive(Debug, Clone)]
 pub struct NewApiKey {
-    /// What the operator calls it; may be empty.
+    /// Label that the operator gives to it; may be empty.
     pub label: String,
-    /// When it stops letting anybody in; `None` for never.
+    /// Time from which it lets nobody in; `None` if it has no end.
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
-    /// What it may be used for.
+    /// Rights of the key.
     pub rights: KeyRights,
 }
 
-/// The most endpoints of one organisation.
+/// Largest number of endpoints of one organisation.
 pub const MAX_WEBHOOKS_OF_ONE: usize = 20;
 
-/// The most endpoints of all organisations together.
+/// Largest number of endpoints of all organisations together.
 pub const MAX_WEBHOOKS: usize = 1_000;
 
-/// The most alerts that are raised or wait to be posted. A node that has more to tell has so many
-/// faults that a list of them helps nobody; metrics have all.
+/// Largest number of alerts that are raised or wait to be posted. A list of more faults would help
+/// nobody; metrics have all of them.
 pub const MAX_ALERTS: usize = 1_000;
 
-/// Whether a node has a receiver of alerts.
+/// Presence of a receiver of alerts on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alerting {
     /// It has one: news for operators is kept, and the node may post it for all.
     On,
-    /// It has none.
+    /// It has none: news for operators is not kept.
     Off,
 }
 
 /// Endpoint to be added.
 #[derive(Debug, Clone)]
 pub struct NewWebhook {
-    /// Its address.
+    /// URL that the events are posted to.
     pub url: WebhookUrl,
-    /// Types of the events that it is told of.
+    /// Types of the events that it receives.
     pub types: FeedTypes,
     /// Form of the events.
     pub format: WebhookFormat,
     /// Certificates against which its own is checked, as PEM.
     pub authority: Option<String>,
-    /// Secret that signs.
+    /// Secret that signs its deliveries.
     pub secret: SigningSecret,
 }
 
 /// Result of adding an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WebhookAdded {
-    /// It is there, and is told of what is committed from now on.
+    /// It is added, and receives what is committed from now on.
     Added(Box<Webhook>),
     /// There is no such organisation.
     NoOrganisation,
@@ -352,17 +354,17 @@ pub struct Settlement {
     pub tried: Vec<WaitingKey>,
     /// Deliveries that are not tried again.
     pub failed: Vec<Redelivery>,
-    /// Time at which the endpoint answered that it wants no more, if it did.
+    /// Time at which the endpoint answered that it wants no more events; `None` if it did not.
     pub gone: Option<Timestamp>,
 }
 
 /// Key of a delivery that waits: its time and its event's position.
 pub type WaitingKey = (Timestamp, FeedPosition);
 
-/// Result of a [`Settlement`].
+/// Result of recording deliveries with [`Settlement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// It is durable.
+    /// The change is durable.
     Done,
     /// The cursor was moved or the endpoint removed meanwhile: nothing was changed.
     Outdated,
@@ -373,9 +375,9 @@ pub enum Settled {
 pub struct WaitingPage {
     /// By time, then by position.
     pub deliveries: Vec<WaitingDelivery>,
-    /// Rows that do not count any more, to be removed.
+    /// Rows that no longer count, to be removed.
     pub void: Vec<WaitingKey>,
-    /// How many rows were read.
+    /// Number of rows that were read.
     pub rows: usize,
 }
 
@@ -385,17 +387,17 @@ pub struct WaitingPage {
 pub struct DeadLetter {
     pub received_at: Timestamp,
     pub reason: String,
-    /// Its beginning.
+    /// Beginning of the document, at most `MAX_DOCUMENT_BYTES`.
     pub document: String,
-    /// How long all of it was, in bytes.
+    /// Length of the whole document, in bytes.
     pub length: usize,
 }
 
 impl DeadLetter {
-    /// The most of a document that is kept, in bytes.
+    /// Largest part of a document that is kept, in bytes.
     pub const MAX_DOCUMENT_BYTES: usize = 8 * 1024;
 
-    /// Tells it from others: letters and digits, and the same for the same document.
+    /// Identifier of the letter: letters and digits, and the same for the same document.
     pub fn id(&self) -> String {
         hex::encode(self.key())
     }
@@ -406,7 +408,7 @@ impl DeadLetter {
         *digest.first_chunk().expect("a digest has 32 bytes")
     }
 
-    /// A dead letter with as much of the document as is kept.
+    /// Returns a dead letter with the part of the document that is kept.
     pub fn new(received_at: Timestamp, reason: impl Into<String>, document: &str) -> Self {
         let end = document.floor_char_boundary(Self::MAX_DOCUMENT_BYTES);
         let (reason, length) = (reason.into(), document.len());
@@ -414,7 +416,7 @@ impl DeadLetter {
     }
 }
 
-/// What of the provider's reports waits in the store.
+/// Numbers of the provider's reports that wait in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventBacklog {
@@ -441,13 +443,13 @@ pub struct History {
 /// operator has acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostMessages {
-    /// How many.
+    /// Number of them.
     pub messages: u64,
-    /// When the last of them was found.
+    /// Time at which the last of them was found.
     pub last_at: Timestamp,
 }
 
-/// What one step of the purge removed.
+/// Numbers of rows that one step of the purge removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Purged {
     /// Message records, each with its events.
@@ -458,10 +460,10 @@ pub struct Purged {
     pub feed_entries: usize,
 }
 
-/// How many verified domains are named to whoever sends from another one.
+/// Largest number of verified domains in the refusal of a sender of another domain.
 const NAMED_DOMAINS: usize = 5;
 
-/// What admission asks of the store about one organisation.
+/// Facts of one organisation that admission reads from the store.
 #[derive(Debug, Clone, Copy)]
 pub struct OrganisationFacts<'a> {
     pub(super) store: &'a Store,

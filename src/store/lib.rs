@@ -1,9 +1,9 @@
-//! The store: every durable fact of the service, behind methods that are the domain's
-//! transitions, durable when they return.
+//! The store: every durable fact of the service, behind methods that are the domain's transitions,
+//! durable when they return.
 //!
 //! [`Store`] is the interface, and an engine does the work: redb by default. No type of an engine
-//! leaves this folder, and the store knows nothing of HTTP, of the provider or of bodies: a
-//! message's body never reaches it.
+//! leaves this folder, and the store knows nothing of HTTP, of the provider or of bodies: it does
+//! not get a message's body.
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
@@ -59,8 +59,8 @@ pub use sending_right::SendingRight;
 pub use store_id::StoreId;
 pub use transfer::{ImportError, Imported};
 
-/// Asks whichever engine the store has, and waits for its answer. What waits for a server is large,
-/// and lies in a box of its own, so that who asks the default engine does not carry it.
+/// Asks the engine of the store, and waits for its answer. The future of a server is large, so it
+/// lies in a box of its own. Callers of the default engine do not carry it.
 macro_rules! ask_engine {
     ($store:expr, $engine:ident => $work:expr) => {
         match &$store.engine {
@@ -80,7 +80,7 @@ macro_rules! read_engine {
     };
 }
 
-/// Does the same on whichever engine the store has.
+/// Does the same on either engine of the store.
 macro_rules! on_engine {
     ($store:expr, $engine:ident => $work:expr) => {
         match &$store.engine {
@@ -138,7 +138,7 @@ mod transitions;
 mod usage;
 mod webhooks;
 
-/// About how many bytes an operation on a small row writes.
+/// Approximate number of bytes that an operation on a small row writes.
 const ROW_WEIGHT: usize = 128;
 
 /// The store, open. Cheap to clone; it is closed when the last clone is gone.
@@ -153,7 +153,7 @@ enum Engine {
     Postgres(PostgresStore),
 }
 
-/// What every engine keeps in memory.
+/// Values that every engine keeps in memory.
 #[derive(Default)]
 struct InMemory {
     directory: Directory,
@@ -164,7 +164,7 @@ struct InMemory {
     damage: Damage,
     listings: Listings,
     alerting: AlertingState,
-    /// Told when the health may have changed.
+    /// Notified if the health may have changed.
     health_changed: Notify,
 }
 
@@ -175,9 +175,9 @@ impl Store {
         Self::open_as(StoreOwner::Service, directory, |_| BTreeSet::new(), now)
     }
 
-    /// As [`Store::open`], for this owner: a new store gets its mark, and one of another owner is
-    /// refused before anything in it changes. Pending messages stay as they are if their body is
-    /// there; `bodies` returns whose bodies are.
+    /// As [`Store::open`], for this owner: a new store gets its mark, and a store of another owner
+    /// is refused before anything in it changes. Pending messages stay as they are if their body is
+    /// there; `bodies` returns the messages whose bodies are.
     pub fn open_as(
         owner: StoreOwner,
         directory: &Path,
@@ -190,20 +190,20 @@ impl Store {
     }
 
     /// Opens the store in a directory for a command, while no service has it open. Pending messages
-    /// stay as they are: the next start of the service settles them, and tells how many they were.
+    /// stay as they are: the next start of the service recovers them, and reports their number.
     pub fn observe(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
         let (redb, _) = RedbStore::open(directory, Pending::Leave, now)?;
         Ok(Self { engine: Engine::Redb(redb) })
     }
 
-    /// Checks that a start of the service could read a directory's data file, if there is one. Writes
-    /// nothing. A file that another process has open is not looked at.
+    /// Checks that a start of the service could read a directory's data file, if there is one.
+    /// Writes nothing. A file that another process has open is not checked.
     pub fn check(directory: &Path) -> Result<(), OpenError> {
         RedbStore::check(directory)
     }
 
     /// Begins a copy in the place of a directory's data file, which is to be finished while that
-    /// one is open: its lock keeps others off until then.
+    /// one is open: its lock excludes other processes until then.
     pub fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
         RedbStore::replacement(directory)
     }
@@ -213,12 +213,12 @@ impl Store {
         &self.memory().metrics
     }
 
-    /// Whether the store takes writes now.
+    /// Returns the ability of the store to take writes now.
     pub fn health(&self) -> Health {
         on_engine!(self, engine => engine.health())
     }
 
-    /// Bytes in the journal that are not in the data file yet.
+    /// Number of bytes in the journal that are not in the data file yet.
     pub fn journal_bytes(&self) -> u64 {
         match &self.engine {
             Engine::Redb(engine) => engine.journal_bytes(),
@@ -226,7 +226,7 @@ impl Store {
         }
     }
 
-    /// Ends once the writer has answered, be it that it refuses: it is alive.
+    /// Ends once the writer has answered, even with a refusal: then it is alive.
     pub async fn answered(&self) {
         ask_engine!(self, engine => engine.answered());
     }
@@ -236,7 +236,7 @@ impl Store {
         self.becomes(|health| health == Health::Writable).await;
     }
 
-    /// Waits until the store takes outcomes of messages, or never will again.
+    /// Waits until the store takes outcomes of messages, or has stopped taking them for good.
     pub async fn takes_outcomes(&self) {
         match &self.engine {
             Engine::Redb(_) => self.becomes(|health| health != Health::Refusing).await,
@@ -244,7 +244,7 @@ impl Store {
         }
     }
 
-    /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
+    /// Waits until the store refuses writes. Each holder of a snapshot has to release it then.
     pub async fn refuses(&self) {
         self.becomes(|health| health == Health::Refusing).await;
     }
@@ -253,26 +253,27 @@ impl Store {
         loop {
             let told = self.memory().health_changed.notified();
             tokio::pin!(told);
-            // Registered before the look, so that a change in between is not missed.
+            // Registered before the check, so that a change in between is not missed.
             told.as_mut().enable();
             if is_reached(self.health()) {
                 return;
             }
             match &self.engine {
                 Engine::Redb(_) => told.await,
-                // A lease ends without anybody telling so.
+                // A lease ends without a notification.
                 Engine::Postgres(_) => drop(timeout(Duration::from_millis(500), told).await),
             }
         }
     }
 
-    /// What admission asks about an organisation.
+    /// Facts of an organisation that admission needs.
     pub fn facts(&self, organisation: OrganisationId) -> OrganisationFacts<'_> {
         OrganisationFacts { store: self, organisation, right: None }
     }
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
-    /// together, if the right by which it was admitted still holds then. If the key made a message before, that one is the answer and nothing is written.
+    /// together, if the right by which it was admitted still holds then. If the key made a message
+    /// before, the answer is that message, and nothing is written.
     pub async fn accept(&self, acceptance: NewMessage) -> Result<Accepted, AcceptError> {
         let mut answers = self.accept_all(vec![acceptance], BatchMode::Whole).await?;
         answers.pop().expect("one message has one answer")
@@ -305,8 +306,8 @@ impl Store {
         }
     }
 
-    /// As [`Store::replay`], if it can be told at once. On a server, acceptance finds an earlier
-    /// message of the key itself, and its commit is what makes that answer durable too: another
+    /// As [`Store::replay`], if the answer is known at once. On a server, acceptance finds an
+    /// earlier message of the key itself, and its commit makes that answer durable too: another
     /// question before it would only cost time.
     pub fn early_replay(
         &self,
@@ -320,7 +321,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::replay`], after whatever is being committed now.
+    /// As [`Store::replay`], after the commit that is under way now.
     pub async fn replay_after_commit(
         &self,
         organisation: OrganisationId,
@@ -330,10 +331,11 @@ impl Store {
         ask_engine!(self, engine => engine.replay_after_commit(organisation, key, window_now))
     }
 
-    /// Accepts messages of one organisation in one transaction; an answer for each, in order. If `mode`
-    /// is [`BatchMode::Whole`], all of them are accepted, or none is; otherwise none of them but those
-    /// whose answer is a refusal of their own, or none because of what concerns all. Of two with one
-    /// key that are not refused, the second is a replay of the first.
+    /// Accepts messages of one organisation in one transaction; returns an answer for each, in
+    /// order. If `mode` is [`BatchMode::Whole`], all of them are accepted, or none is. Otherwise
+    /// each is accepted unless it is refused for a reason of its own; a reason that concerns all of
+    /// them refuses all. If two that are not refused have one key, the second is a replay of the
+    /// first.
     pub async fn accept_all(
         &self,
         acceptances: Vec<NewMessage>,
@@ -342,7 +344,7 @@ impl Store {
         ask_engine!(self, engine => engine.accept_all(acceptances, mode))
     }
 
-    /// This moment of everything that is stored.
+    /// Returns a snapshot of everything that is stored.
     pub async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         match &self.engine {
             Engine::Redb(engine) => engine.snapshot().await,
@@ -350,8 +352,8 @@ impl Store {
         }
     }
 
-    /// Saves what the open file holds if that is not at its path any more: in its place if there is
-    /// none, else beside the file that is there. Returns the path of the copy.
+    /// Saves the content of the open file if that file is no longer at its path: at the path if no
+    /// file is there, else beside the file that is there. Returns the path of the copy.
     pub async fn save_lost_file(&self, now: Timestamp) -> Result<Option<PathBuf>, SaveError> {
         match &self.engine {
             Engine::Redb(engine) => engine.save_lost_file(now).await,
@@ -372,9 +374,8 @@ impl Store {
         ask_engine!(self, engine => engine.put_time_row(encode_time(&record)))
     }
 
-    /// The rows that cannot be read, as far as they have been met since the start. A start meets
-    /// those of organisations, API keys, domains, suppressions, live idempotency keys and pending
-    /// messages.
+    /// The damaged rows that were met since the start. A start meets those of organisations, API
+    /// keys, domains, suppressions, live idempotency keys and pending messages.
     pub fn damaged(&self) -> Vec<DamagedRow> {
         let mut rows = self.directory().load().damaged.clone();
         rows.extend(self.damage().rows());
@@ -399,7 +400,8 @@ impl Store {
         ask_engine!(self, engine => engine.row(table, key))
     }
 
-    /// Returns rows to which rows refer that were read, by their keys, as far as they are there.
+    /// Returns the rows that other rows refer to, by their keys. Rows that are missing are left
+    /// out.
     async fn rows_of(
         &self,
         table: Table,
@@ -444,7 +446,7 @@ impl Store {
         &self.memory().damage
     }
 
-    /// Notes a row without which nothing can be answered.
+    /// Notes a row that an answer needs and that cannot be read.
     fn damaged_row(&self, row: DamagedRow) -> StoreError {
         self.damage().note(row);
         StoreError::Damaged

@@ -1,4 +1,5 @@
-//! Listing: turns to read much; of messages, which rows a page looks at and which it shows.
+//! Listing: slots for large reads; for messages, the rows that a page checks and those that it
+//! shows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +14,29 @@ use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::shared_limits::{Slot, Slots, TooMany};
 
-/// How many rows one page looks at. A filter that matches little ends its page here.
+/// Largest number of rows that one page checks. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
-/// How many bytes of rows one page holds, about: where recipients are many, pages are short.
+/// Approximate number of bytes of rows that one page holds. If messages have many recipients, pages
+/// are short.
 const MAX_BYTES: usize = 4 << 20;
-/// How long one page is read. It ends here if the disk is slow, but not before [`SURE_ROWS`].
+/// Time for which one page is read. It ends here if the disk is slow, but not before [`SURE_ROWS`].
 const MAX_TIME: Duration = Duration::from_millis(100);
-/// How many rows one page looks at however long that takes, so that whoever goes on gets on.
+/// Number of rows that one page checks however long that takes, so that each page makes progress.
 pub(super) const SURE_ROWS: usize = 1_000;
 
-/// Listings that may read at one time: they must not take the processor from acceptance.
+/// Number of listings that may read at one time: they must not take the processor from acceptance.
 const LISTINGS_AT_ONCE: usize = 4;
-/// Listings of one lister that may read at one time, and how many more may wait.
+/// Number of listings of one lister that may read at one time, and number that may wait.
 const LISTINGS_OF_ONE: usize = 2;
 const LISTINGS_WAITING: usize = 64;
 
-/// Turns to read much: only so many do so at one time, and fewer of one lister.
+/// Slots for large reads: a limited number at one time, and a smaller number for one lister.
 pub(super) struct Listings {
     all: Arc<Semaphore>,
     of_one: Slots<Lister>,
 }
 
-/// Turn to read much. It ends when this is dropped.
+/// Slot for a large read. It is released when this is dropped.
 pub(super) struct Turn {
     own: Slot<Lister>,
     of_all: OwnedSemaphorePermit,
@@ -50,7 +52,7 @@ impl Default for Listings {
 }
 
 impl Listings {
-    /// Waits for a turn, unless too many of the lister's wait already.
+    /// Waits for a slot, unless too many of the lister's reads wait already.
     pub(super) async fn turn(&self, lister: Lister) -> Result<Turn, ListError> {
         let own = self.of_one.take(lister).await.map_err(|TooMany| ListError::TooMany)?;
         Ok(Turn::of(own, Arc::clone(&self.all)).await)
@@ -63,8 +65,7 @@ impl Turn {
         Self { own, of_all }
     }
 
-    /// Waits for another turn, behind whoever waits for one now: nobody reads on and on while others
-    /// wait.
+    /// Waits for another slot, behind those that wait now: no reader continues while others wait.
     pub(super) async fn again(self) -> Self {
         let all = Arc::clone(self.of_all.semaphore());
         drop(self.of_all);
@@ -72,14 +73,14 @@ impl Turn {
     }
 }
 
-/// Does what takes the processor for long, where it keeps no request of others from theirs.
+/// Does work that takes the processor for long, on a thread that delays no request of others.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let working = tokio::task::spawn_blocking(work);
     working.await.expect("the work does not panic and is not aborted")
 }
 
-/// Reads a page with the turn that it needs, and makes something of it. The caller may go meanwhile;
-/// the read does not, so the turn is its own.
+/// Reads a page in a slot, and returns what `then` makes of it. The caller may go meanwhile, but
+/// the read continues, so it owns the slot.
 pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
     read: impl Future<Output = Result<(P, Option<Turn>), StoreError>> + Send + 'static,
     then: impl FnOnce(P) -> T + Send + 'static,
@@ -103,12 +104,11 @@ pub(super) fn visible(message: Message, window_now: &WindowTime) -> Option<Messa
     (!message.is_expired(window_now.now())).then_some(message)
 }
 
-/// The first id that can match and the one that all are before, if there is such a one.
+/// Returns the first id that can match, and the id that all matches are before, if there is one.
 ///
-/// An id's instant is that of acceptance, as it was stored, or later. So nothing that was stored
-/// from `t` on has an id before `t`, and nothing that was stored before `t` has one later than `t`
-/// and the most that an id was ever ahead.
-/// `lead` is that in milliseconds.
+/// An id's instant is the stored instant of acceptance, or later. So nothing that was stored from
+/// `t` on has an id before `t`. Nothing that was stored before `t` has an id later than `t` plus
+/// the largest skew between an id and its acceptance, which is `lead` milliseconds.
 pub(super) fn bounds(
     filter: &MessageFilter,
     window_now: &WindowTime,
@@ -116,7 +116,7 @@ pub(super) fn bounds(
 ) -> (MessageId, Option<MessageId>) {
     let retained = window_now.now().minus(RECORD_RETENTION);
     let from = filter.created_from.map_or(retained, |at| at.max(retained));
-    // Only what is before it from the beginning on; later runs are told apart row by row.
+    // Only the part before the first run's end; later runs are separated row by row.
     let zero = Timestamp::from_unix_millis(0);
     let earlier = window_now.before(from);
     let first = earlier.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
@@ -136,11 +136,11 @@ pub(super) fn bounds(
     (start, ends.into_iter().flatten().min())
 }
 
-/// Order in which rows are looked at. A page shows the newest first all the same.
+/// Order in which rows are checked. A page shows the newest first all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     NewestFirst,
-    /// What comes right after a message is among the oldest.
+    /// From the row right after a message on, among the oldest rows.
     OldestFirst,
 }
 
@@ -166,7 +166,7 @@ impl Page {
         Self { filter, limit, window_now, began, looked_at: 0, bytes: 0, messages: Vec::new() }
     }
 
-    /// Returns true if no more rows are to be looked at.
+    /// Returns true if no more rows are to be checked.
     pub(super) fn is_full(&self) -> bool {
         self.messages.len() >= self.limit
             || self.looked_at >= MAX_ROWS
@@ -188,7 +188,7 @@ impl Page {
         }
     }
 
-    /// Ends the page; `next` is the last message that was looked at, if there may be more.
+    /// Ends the page; `next` is the last message that was checked, if there may be more.
     pub(super) fn ending(mut self, next: Option<MessageId>) -> MessagePage {
         if Order::of(&self.filter) == Order::OldestFirst {
             self.messages.reverse();

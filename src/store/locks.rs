@@ -1,4 +1,5 @@
-//! Locks. What they guard is whole at every moment, so a panic elsewhere is no reason to stop.
+//! Locks. The guarded data is consistent at every moment, so a panic elsewhere is no reason to
+//! stop.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -10,15 +10,15 @@ use crate::{LostMessages, Store, StoreError};
 use pillarbox_domain::time::Timestamp;
 
 impl Store {
-    /// Messages whose body was lost, as far as no operator has acknowledged them and the last loss
-    /// is less than 24 hours ago at `now`.
+    /// Messages whose body was lost, if no operator has acknowledged them and the last loss is less
+    /// than 24 hours ago at `now`.
     pub async fn lost_messages(&self, now: Timestamp) -> Result<Option<LostMessages>, StoreError> {
         let [messages, at] =
             self.counters([Counter::LostMessages, Counter::LostMessagesAt]).await?;
         Ok(shown(messages, at, now))
     }
 
-    /// Ends the count, because an operator has seen it; returns what it was.
+    /// Ends the count, because an operator has seen it; returns the count.
     pub async fn acknowledge_lost_messages(
         &self,
         now: Timestamp,
@@ -40,7 +40,7 @@ pub(super) fn add(rows: &mut dyn Rows, messages: u64, now: Timestamp) -> Result<
     rows.set_counter(Counter::LostMessagesAt, now.unix_millis())
 }
 
-/// Returns the count with more messages. One that is not shown any more begins anew.
+/// Returns the count with more messages. A count that is no longer shown begins anew.
 pub(super) fn sum((messages, at): (u64, u64), more: u64, now: Timestamp) -> u64 {
     shown(messages, at, now).map_or(0, |lost| lost.messages) + more
 }

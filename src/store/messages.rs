@@ -1,4 +1,4 @@
-//! Messages: their outcomes, what the provider reports of them, and how they are read back.
+//! Messages: their outcomes, the provider's reports of them, and reads of them.
 
 use crate::listing;
 use crate::record::{decode_event, decode_message};
@@ -27,12 +27,13 @@ impl Store {
     }
 
     /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
-    /// follow, together. A repeat changes nothing.
+    /// follow, in one transaction. A repeat changes nothing.
     pub async fn apply(&self, report: Report, now: Timestamp) -> Result<Applied, StoreError> {
         Ok(self.apply_all(vec![report], now).await?[0])
     }
 
-    /// As [`Store::apply`], for several reports in one transaction; an answer for each, in order.
+    /// As [`Store::apply`], for several reports in one transaction; returns an answer for each, in
+    /// order.
     pub async fn apply_all(
         &self,
         reports: Vec<Report>,
@@ -61,8 +62,8 @@ impl Store {
         Ok(listing::visible(Message { calling, ..message }, &window_now.into()))
     }
 
-    /// Returns the idempotency key that a client gave with a message, as long as it is kept as text. On
-    /// a server, only its digest is.
+    /// Returns the idempotency key that a client gave with a message, as long as it is kept as
+    /// text. A server keeps only its digest.
     pub fn idempotency_key(&self, id: MessageId) -> Result<Option<String>, StoreError> {
         match &self.engine {
             Engine::Redb(engine) => engine.idempotency_key(id),
@@ -79,8 +80,8 @@ impl Store {
         ask_engine!(self, engine => engine.message_sent_as(ses_message_id.to_owned(), accepted_at))
     }
 
-    /// When the oldest record was made, past its window or not; of one that cannot be read, its
-    /// id's instant. Returns `None` if there is no record.
+    /// Returns the time at which the oldest record was made, past its window or not; if the record
+    /// cannot be read, its id's instant. Returns `None` if there is no record.
     pub async fn oldest(
         &self,
         window_now: impl Into<WindowTime>,
@@ -109,9 +110,9 @@ impl Store {
         self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
     }
 
-    /// What `then` makes of a page of messages, newest first, at most `limit`. It runs where the
-    /// page is read, so that only so many pages are held at one time. Rows that cannot be read are
-    /// left out.
+    /// Returns the result of `then` for a page of messages, newest first, at most `limit`. `then`
+    /// runs on the thread that reads the page, so that only a limited number of pages is held at
+    /// one time. Rows that cannot be read are left out.
     pub async fn list_then<T: Send + 'static>(
         &self,
         lister: Lister,
@@ -137,8 +138,8 @@ impl Store {
     }
 }
 
-/// Reads when SES accepted a message from its id: region and version in 4 hexadecimal digits, then
-/// milliseconds since the Unix epoch in 12, then a hyphen.
+/// Reads the time at which SES accepted a message from SES's id: region and version in 4
+/// hexadecimal digits, then milliseconds since the Unix epoch in 12, then a hyphen.
 fn acceptance_in(ses_message_id: &str) -> Option<Timestamp> {
     let (head, _) = ses_message_id.split_once('-')?;
     let is_hex = head.len() == 16 && head.bytes().all(|digit| digit.is_ascii_hexdigit());

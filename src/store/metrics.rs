@@ -29,9 +29,9 @@ pub struct StoreMetrics {
     failed_commits: Counter,
     purged_messages: Counter,
     purged_keys: Counter,
-    /// Messages that failed with their bodies, which the end of the service tells.
+    /// Number of messages that failed with their bodies, which the end of the service reports.
     bodies_lost: Counter,
-    /// Commits, and those of them that were slow: a histogram cannot be read.
+    /// Number of commits, and of slow commits, because a histogram cannot be read.
     commits: Counter,
     slow_commits: Counter,
     failed_at: Mutex<Option<Instant>>,
@@ -58,8 +58,8 @@ impl Default for StoreMetrics {
 }
 
 impl StoreMetrics {
-    /// Adds these metrics to a registry, but for those of the organisations, which have names and
-    /// a limit.
+    /// Adds these metrics to a registry, except those of the organisations, which have names and a
+    /// limit.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "pillarbox_store_commit_duration_seconds",
@@ -93,7 +93,7 @@ impl StoreMetrics {
         );
     }
 
-    /// Commits.
+    /// Number of commits since the store was opened.
     pub fn commits(&self) -> u64 {
         self.commits.get()
     }
@@ -103,13 +103,13 @@ impl StoreMetrics {
         self.slow_commits.get()
     }
 
-    /// Messages that failed because the process that held their bodies ended, as far as this process
-    /// recorded it.
+    /// Number of messages that this process recorded as failed because the process that held their
+    /// bodies ended.
     pub fn bodies_lost(&self) -> u64 {
         self.bodies_lost.get()
     }
 
-    /// A batch of so many operations, with these increments, became durable after so long.
+    /// Records that a batch of `operations`, with these increments, became durable after this time.
     pub(super) fn committed(
         &self,
         operations: usize,
@@ -128,7 +128,8 @@ impl StoreMetrics {
         }
     }
 
-    /// A checkpoint became durable after so long. Batches wait for it as for a commit.
+    /// Records that a checkpoint became durable after this time. Batches wait for it as for a
+    /// commit.
     pub(super) fn checkpointed(&self, took: Duration) {
         self.checkpoint_duration.observe(took.as_secs_f64());
         self.commit_duration.observe(took.as_secs_f64());
@@ -140,7 +141,7 @@ impl StoreMetrics {
         *locked(&self.failed_at) = Some(Instant::now());
     }
 
-    /// Whether a commit has failed in the time up to now.
+    /// Returns true if a commit has failed in the time up to now.
     pub fn has_failed_within(&self, time: Duration) -> bool {
         let failed_at = *locked(&self.failed_at);
         failed_at.is_some_and(|at| at.elapsed() < time)

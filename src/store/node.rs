@@ -22,8 +22,8 @@ use pillarbox_runtime::tasks::Task;
 
 impl Store {
     /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
-    /// the messages that dead ones held; returns how many those were. `now` is given the server's
-    /// clock, and returns the time to go by.
+    /// the messages that dead nodes held; returns their number. `now` gets the server's clock, and
+    /// returns the time to use.
     pub async fn connect(
         server: &PostgresServer,
         identity: NodeIdentity,
@@ -37,8 +37,8 @@ impl Store {
     }
 
     /// As [`Store::connect`], for the service or for `pillarbox dev`. Refuses the other's database
-    /// before anything in it changes. Messages of this node's life before stay pending if their body
-    /// is there; `bodies` returns whose bodies are.
+    /// before anything in it changes. Messages of this node's life before stay pending if their
+    /// body is there; `bodies` returns the messages whose bodies are.
     pub async fn connect_as(
         owner: StoreOwner,
         server: &PostgresServer,
@@ -52,8 +52,8 @@ impl Store {
         Ok((Self { engine: Engine::Postgres(postgres) }, joined))
     }
 
-    /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for
-    /// dead.
+    /// Leaves the other nodes while this one holds nothing. Then nobody has to wait until it is
+    /// taken for dead.
     pub async fn leave(&self) {
         on_server!(self, engine => engine.leave().await, else ());
     }
@@ -63,7 +63,8 @@ impl Store {
         matches!(self.engine, Engine::Postgres(_))
     }
 
-    /// Connects to a server for one look at its database, without joining the nodes on it.
+    /// Connects to a server to read the state of its database once, without joining the nodes on
+    /// it.
     pub async fn look_at(server: &PostgresServer) -> Result<DatabaseStatus, ConnectError> {
         PostgresStore::look_at(server).await
     }
@@ -79,42 +80,43 @@ impl Store {
         on_server!(self, engine => Some(engine.database()), else None)
     }
 
-    /// What the connections are for by which no answer of the server came lately.
+    /// Purposes of the connections by which no answer of the server came lately.
     pub fn silent_connections(&self) -> Vec<&'static str> {
         on_server!(self, engine => engine.silence().shown(), else Vec::new())
     }
 
-    /// Has this node say this of itself to the other nodes, from its next sign of life on.
+    /// Reports this load to the other nodes, from this node's next sign of life on.
     pub fn say_load(&self, load: NodeLoad) {
         on_server!(self, engine => engine.node().say_load(load), else ());
     }
 
-    /// Whether an operator wants this node to accept no more messages.
+    /// Returns the latest order to this node to accept messages or not.
     pub fn drains(&self) -> watch::Receiver<DrainOrder> {
         on_server!(self, engine => engine.node().drains(), else watch::channel(DrainOrder::End).1)
     }
 
-    /// Asks a node to accept no more messages, or to accept them again. It follows within a second.
-    /// Changes nothing if there is no node of this name.
+    /// Asks a node to accept no more messages, or to accept them again. The node follows within a
+    /// second. Changes nothing if there is no node of this name.
     pub async fn drain_node(&self, name: &str, drain: DrainOrder) -> Result<Change, StoreError> {
         on_server!(self, engine => engine.drain_node(name, drain).await, else Ok(Change::None))
     }
 
-    /// Removes a node that is gone, so that the messages that it held fail now and not only after
+    /// Removes a node that has ended, so that the messages that it held fail now, instead of after
     /// `dead_after`. A node that gave a sign of life within its lease stays: it may still send.
     pub async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
         on_server!(self, engine => engine.forget_node(name).await, else Ok(Forgotten::Unknown))
     }
 
-    /// Keeps nodes of schemas before this one off the database from now on, because they could not
-    /// read what is to be written. Returns those that work on it now. If there is one, nothing is
-    /// changed.
+    /// Excludes nodes of schemas before this one from the database from now on, because they could
+    /// not read the rows that are to be written. Returns those that work on it now. If there is
+    /// one, nothing is changed.
     pub async fn keep_nodes_off_before(&self, schema: i32) -> Result<Vec<NodeStatus>, StoreError> {
         on_server!(self, engine => engine.keep_nodes_off_before(schema).await, else Ok(Vec::new()))
     }
 
-    /// Asks all other nodes that work on the store, and returns what each answered until `patience`
-    /// was over, or one of the answers was the last that is needed. A node that is removed meanwhile is left out: it holds nothing any more.
+    /// Asks all other nodes that work on the store. Returns the answers that came until `patience`
+    /// was over, or until one of them was the last that is needed. A node that is removed meanwhile
+    /// is left out: it holds nothing any more.
     pub async fn ask_other_nodes(
         &self,
         request: Vec<u8>,
@@ -128,8 +130,8 @@ impl Store {
         )
     }
 
-    /// Reads anew who may send, so that whatever a node changed before this call is known here. On a
-    /// data file it always is.
+    /// Reads the directory anew, so that this node knows every change that another node made before
+    /// this call. On a data file it always does.
     pub async fn reload_directory(&self) -> Result<(), StoreError> {
         on_server!(self, engine => engine.reload_directory().await, else Ok(()))
     }
@@ -144,8 +146,8 @@ impl Store {
         on_server!(self, engine => engine.answer_request(id, answer).await, else Ok(()))
     }
 
-    /// Tells the other nodes, within half a second, that a call to the provider is under way, the
-    /// one of this number for its message. Its outcome ends that.
+    /// Reports to the other nodes, within half a second, that a call to the provider is under way,
+    /// with its number for its message. The call's outcome ends the report.
     pub fn tell_of_call(&self, id: MessageId, attempts: u32) {
         on_server!(self, engine => engine.tell_of_call(id, attempts), else ());
     }
@@ -160,25 +162,26 @@ impl Store {
         on_server!(self, engine => Some(engine.server_clock()), else None)
     }
 
-    /// Takes the next of the starts of calls to the provider that all nodes share, so long apart;
-    /// returns the time until then. The node of a data file is alone, so it need not wait for others.
+    /// Takes the next slot for a call to the provider; all nodes share the slots, which are
+    /// `interval` apart. Returns the time until it begins. The node of a data file is alone, so it
+    /// does not wait for others.
     pub async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
         on_server!(self, engine => engine.take_call_slot(interval).await, else Ok(Duration::ZERO))
     }
 
-    /// Whether this node has a duty for all nodes.
+    /// Returns a receiver that holds true while this node has a duty for all nodes.
     pub fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         on_server!(self, engine => engine.node().has_duty(duty), else watch::channel(true).1)
     }
 
-    /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
+    /// Returns true if the other nodes took this one for dead. Its messages have failed, and it
     /// takes nothing any more: the process has to end.
     pub fn is_fenced(&self) -> bool {
         on_server!(self, engine => engine.node().is_fenced(), else false)
     }
 
-    /// Waits until a task of the engine has ended, without which it does not work, and returns the
-    /// task: the process has to end. The writer of a data file ends the process itself.
+    /// Waits until a task that the engine needs has ended, and returns the task: the process has to
+    /// end. The writer of a data file ends the process itself.
     pub async fn task_ended(&self) -> Task {
         on_server!(self, engine => engine.task_ended().await, else std::future::pending().await)
     }
@@ -188,8 +191,8 @@ impl Store {
         Import::begin(server).await.map(|_| ())
     }
 
-    /// Brings all rows of this data file into an empty database that no node works on, all or
-    /// nothing. `progress` learns how many rows were written.
+    /// Copies all rows of this data file into an empty database that no node works on, all or
+    /// nothing. `progress` gets the number of rows that were written.
     pub async fn import_into(
         &self,
         server: &PostgresServer,

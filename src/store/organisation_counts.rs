@@ -1,4 +1,4 @@
-//! Counts of what became of each organisation's messages since the start.
+//! Counts of the outcomes of each organisation's messages since the start.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ pub enum Increment {
     Accepted,
     /// The provider accepted a message.
     Sent {
-        /// To so many recipients.
+        /// Number of its recipients.
         recipients: u64,
     },
-    /// A message failed, but not by an operator's wish, and not as [`Increment::BodyLost`].
+    /// A message failed, but not by an operator's decision, and not as [`Increment::BodyLost`].
     Failed,
     /// A message failed because the process that held its body ended.
     BodyLost,
@@ -26,7 +26,7 @@ pub enum Increment {
     Suppressed,
     /// An event came onto a record.
     Event {
-        /// Its type.
+        /// Type of the event.
         event_type: EventType,
         /// The recipients that it bounced from for good; zero for all but permanent bounces.
         hard_bounces: u64,
@@ -40,15 +40,15 @@ pub struct OrganisationCounts {
     pub accepted: u64,
     /// Messages accepted by the provider.
     pub sent: u64,
-    /// Their recipients.
+    /// Number of recipients of the messages in `sent`.
     pub sent_recipients: u64,
-    /// Messages that failed, but not by an operator's wish.
+    /// Messages that failed, but not by an operator's decision.
     pub failed: u64,
     /// Messages that an operator cancelled.
     pub cancelled: u64,
     /// Messages that were not sent because a recipient became suppressed.
     pub suppressed: u64,
-    /// Delivery events.
+    /// Delivery events, as the provider reported them.
     pub deliveries: u64,
     /// Bounce events of all kinds.
     pub bounces: u64,
@@ -62,12 +62,12 @@ pub struct OrganisationCounts {
     pub delivery_delays: u64,
 }
 
-/// Counts of all organisations. The one who writes locks them once for many increments.
+/// Counts of all organisations. The writer locks them once for many increments.
 #[derive(Debug, Default)]
 pub struct OrganisationCounters(Mutex<BTreeMap<OrganisationId, OrganisationCounts>>);
 
 impl OrganisationCounters {
-    /// Adds increments.
+    /// Adds increments, each to its organisation's counts.
     pub fn add(&self, increments: impl IntoIterator<Item = (OrganisationId, Increment)>) {
         let mut counts = self.lock();
         for (organisation, increment) in increments {
@@ -110,14 +110,14 @@ impl OrganisationCounts {
         }
     }
 
-    /// Changes of records: all that is counted but recipients.
+    /// Number of changes of records: the sum of all counts except those of recipients.
     pub fn changes(&self) -> u64 {
         let events = EventType::ALL.map(|event_type| self.events(event_type));
         let states = [self.accepted, self.sent, self.failed, self.cancelled, self.suppressed];
         states.into_iter().chain(events).sum()
     }
 
-    /// Events of a type.
+    /// Number of events of a type.
     pub fn events(&self, event_type: EventType) -> u64 {
         match event_type {
             EventType::Delivery => self.deliveries,
@@ -128,13 +128,13 @@ impl OrganisationCounts {
         }
     }
 
-    /// What these counts have grown by since they were `earlier`.
+    /// Increase of these counts since they were `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.zip(earlier, u64::saturating_sub)
     }
 
-    /// These counts and another organisation's together.
+    /// Sum of these counts and another organisation's.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.zip(other, u64::saturating_add)

@@ -21,7 +21,7 @@ impl Store {
         self.change(Lock::Directory, 1, move |rows| add(rows, &name, kind)).await
     }
 
-    /// As [`Store::add_organisation`], for one whose mail never goes to the provider.
+    /// As [`Store::add_organisation`], for one whose mail does not go to the provider.
     pub async fn add_test_organisation(
         &self,
         name: OrganisationName,
@@ -30,8 +30,8 @@ impl Store {
         self.change(Lock::Directory, 1, move |rows| add(rows, &name, kind)).await
     }
 
-    /// Changes what is set for an organisation. Returns it as it is then, or `None` if there is no
-    /// such organisation. `change` may run several times.
+    /// Changes the settings of an organisation. Returns the changed organisation, or `None` if it
+    /// does not exist. `change` may run several times.
     pub async fn change_organisation(
         &self,
         id: OrganisationId,
@@ -52,8 +52,8 @@ impl Store {
     }
 
     /// Removes an organisation with its keys, domains and endpoints. Its records stay until their
-    /// retention ends, and its suppressions with them. A key that cannot be read lets nobody in, and
-    /// stays.
+    /// retention ends, and its suppressions with them. A key that cannot be read lets nobody in,
+    /// and stays.
     pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
         self.change(Lock::Directory, 1, move |rows| remove(rows, id)).await
     }
@@ -91,13 +91,13 @@ impl Store {
         self.directory().load().organisation(id).cloned()
     }
 
-    /// Kind by which what is left of an organisation is shown. Of one that was removed nothing says any
-    /// more what it was: it counts as one of production.
+    /// Kind by which the rest of an organisation is shown. The kind of a removed one is not stored
+    /// any more: it counts as one of production.
     pub fn shown_kind(&self, id: OrganisationId) -> OrganisationKind {
         self.organisation_kind(id).unwrap_or(OrganisationKind::Production)
     }
 
-    /// Kind of the organisation with this number; `None` if it is not there, or not any more.
+    /// Kind of the organisation with this number; `None` if it does not exist, or no longer.
     pub fn organisation_kind(&self, id: OrganisationId) -> Option<OrganisationKind> {
         self.directory().load().organisation(id).map(|organisation| organisation.kind)
     }
@@ -132,7 +132,7 @@ fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {
             rows.remove(Table::ApiKeys, &key)?;
         }
     }
-    // What its endpoints leave behind is swept later, a step at a time.
+    // The rows of its endpoints are removed later, a step at a time.
     for (key, row) in webhooks {
         if decode_webhook(key.number(0), &row).is_ok_and(|webhook| webhook.organisation == id) {
             rows.remove(Table::Webhooks, &key)?;

@@ -1,5 +1,5 @@
-//! The purge: what is past its window goes, oldest first, a bounded step at a time. Each window is
-//! stated here; an engine removes what it is told.
+//! The purge: removes rows that are past their window, oldest first, a bounded step at a time. Each
+//! window is stated here; an engine removes the rows of the step that it gets.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::time::Timestamp;
 
-/// What one step of the purge removes, in runs of stored instants.
+/// Rows that one step of the purge removes, in runs of stored instants.
 pub(super) struct PurgeStep {
     /// The time by which windows are judged.
     pub(super) window_now: WindowTime,
-    /// Ids of the messages whose records, events and entries in the feed go.
+    /// Instants of the messages whose records, events and entries in the feed are removed.
     pub(super) records: Vec<Range<Timestamp>>,
-    /// Messages whose idempotency keys go.
+    /// Instants of the messages whose idempotency keys are removed.
     pub(super) keys: Vec<Range<Timestamp>>,
-    /// When unmatched events arrived that go.
+    /// Arrival times of the unmatched events that are removed.
     pub(super) unmatched: Vec<Range<Timestamp>>,
-    /// When dead letters arrived that go.
+    /// Arrival times of the dead letters that are removed.
     pub(super) letters: Vec<Range<Timestamp>>,
     /// The first hour of history that stays.
     pub(super) first_hour: Hour,
-    /// How many rows go at most, of each kind.
+    /// Largest number of rows that are removed, of each kind.
     pub(super) limit: usize,
 }
 
 impl PurgeStep {
     fn new(window_now: WindowTime, limit: usize) -> Self {
         let retained = window_now.now().minus(RECORD_RETENTION);
-        // What is exactly so old goes too.
+        // A row of exactly this age is removed too.
         let kept_since = |window| {
             let end = window_now.now().minus(window).plus(Duration::from_millis(1));
             window_now.before(end)
@@ -51,14 +51,15 @@ impl PurgeStep {
 }
 
 /// Returns the ids of the instants of a run. An id carries the stored time of acceptance or a later
-/// one, so nothing goes too early.
+/// one, so nothing is removed too early.
 pub(super) fn ids(run: &Range<Timestamp>) -> Range<MessageId> {
     MessageId::first_of(run.start)..MessageId::first_of(run.end)
 }
 
 impl Store {
-    /// Removes a bounded part of what is past its window at `window_now`: at most `limit` messages
-    /// with their events, at most `limit` idempotency keys and at most `limit` entries of the feed.
+    /// Removes a bounded part of the rows that are past their window at `window_now`: at most
+    /// `limit` messages with their events, at most `limit` idempotency keys and at most `limit`
+    /// entries of the feed.
     pub async fn purge(
         &self,
         window_now: impl Into<WindowTime>,

@@ -152,9 +152,9 @@ struct MessageV3<'a> {
     #[serde(borrow)]
     metadata: Option<Vec<(&'a str, &'a str)>>,
     priority: PriorityV3,
-    /// Whether the request named the priority.
+    /// True if the request named the priority.
     is_given: bool,
-    /// Milliseconds.
+    /// Milliseconds after the acceptance.
     expires_in: Option<u64>,
 }
 
@@ -293,13 +293,13 @@ pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, Row
     })
 }
 
-/// Whose a message's row is, without a look at the rest; nothing where the row is damaged.
+/// Reads the organisation of a message's row, without the rest; `None` if the row is damaged.
 pub(super) fn organisation_of(bytes: &[u8]) -> Option<OrganisationId> {
     let (number, _) = postcard::take_from_bytes(bytes.get(1..)?).ok()?;
     Some(OrganisationId(number))
 }
 
-/// A row of the idempotency log. Its version says where the key comes from.
+/// A row of the idempotency log. Its version shows the origin of the key.
 pub(super) struct IdempotencyRow<'a> {
     pub(super) organisation: u32,
     pub(super) created_at: u64,
@@ -313,7 +313,7 @@ struct IdempotencyV1<'a> {
     key: &'a str,
 }
 
-/// The version of a row whose key was made here, and not given by a client.
+/// The version of a row whose key was derived here, and not given by a client.
 const DERIVED: u8 = 2;
 
 impl<'a> IdempotencyRow<'a> {
@@ -434,8 +434,8 @@ impl EventKey {
     }
 }
 
-/// Number of a type in keys on the disk, which must not change: of events at one instant, the highest
-/// comes last.
+/// Number of a type in keys on the disk, which must not change: of events at one instant, the
+/// highest comes last.
 const fn event_number(event_type: EventType) -> u8 {
     match event_type {
         EventType::DeliveryDelay => 0,
@@ -446,7 +446,8 @@ const fn event_number(event_type: EventType) -> u8 {
     }
 }
 
-/// Change that an entry of the feed reports. The rest of it is in the record and in the event's row.
+/// Change that an entry of the feed reports. The rest of it is in the record and in the event's
+/// row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReportedChange {
     Sent,
@@ -540,7 +541,7 @@ pub(super) fn decode_overturned(bytes: &[u8]) -> Result<Failure, RowError> {
 }
 
 pub(super) struct UnmatchedEvent {
-    /// The organisation's name, where the report had one.
+    /// The organisation's name, if the report had one.
     pub(super) organisation: Option<String>,
     pub(super) event: Event,
 }
@@ -548,7 +549,6 @@ pub(super) struct UnmatchedEvent {
 #[derive(Serialize, Deserialize)]
 struct UnmatchedV1<'a> {
     organisation: Option<&'a str>,
-    /// The event's own row.
     event: &'a [u8],
 }
 
@@ -594,7 +594,7 @@ pub(super) fn encode_quarantined(reason: &str, record: &[u8]) -> Vec<u8> {
     encode(&QuarantinedV1 { reason, record }, reason.len() + record.len() + 8)
 }
 
-/// Reads why a record is in quarantine.
+/// Reads the reason why a record is in quarantine.
 pub(super) fn decode_quarantined(bytes: &[u8]) -> Result<String, RowError> {
     let row: QuarantinedV1<'_> = decode(bytes)?;
     Ok(row.reason.to_owned())

@@ -1,8 +1,8 @@
-//! Rows: what the rules of the store read and change, the same on every engine.
+//! Rows: the data that the rules of the store read and change, the same on every engine.
 //!
-//! A rule is a function over [`Rows`]. It may run more than once before it is committed, so it changes
-//! nothing but rows. An engine that has not read a row that the rule asks for stops it with
-//! [`Stop::Unread`], reads the row and runs the rule from its start.
+//! A rule is a function over [`Rows`]. It may run more than once before it is committed, so it
+//! changes nothing but rows. If an engine has not read a row that the rule asks for, it stops the
+//! rule with [`Stop::Unread`], reads the row and runs the rule from its start.
 
 use std::ops::{Bound, RangeBounds as _};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::worded;
 
 worded! {
-    /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its name in
-    /// what operators read about damaged rows.
+    /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its
+    /// name in operators' reports of damaged rows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub(super) enum Table {
         /// By number.
@@ -44,7 +44,8 @@ worded! {
         Suppressions = "suppressions",
         /// [Timed](timed) rows by the digest of the document.
         DeadLetters = "dead_letters",
-        /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and digest.
+        /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and
+        /// digest.
         UnmatchedEvents = "unmatched_events",
         /// By hour and organisation.
         History = "history",
@@ -64,28 +65,28 @@ worded! {
 }
 
 worded! {
-    /// Number that is one of its kind in the store. Its word is its key in a data file.
+    /// Number that exists once in the store. Its word is its key in a data file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub(super) enum Counter {
-        /// The last number that an organisation was given.
+        /// The last number that an organisation got.
         LastOrganisation = "last_organisation",
-        /// The last number that an API key was given.
+        /// The last number that an API key got.
         LastKey = "last_key",
-        /// The last number that an endpoint was given.
+        /// The last number that an endpoint got.
         LastWebhook = "last_webhook",
         /// Messages whose body was lost, until an operator acknowledges them.
         LostMessages = "lost_messages",
-        /// When the last of them was found, in milliseconds.
+        /// Time at which the last of them was found, in milliseconds.
         LostMessagesAt = "lost_messages_at",
     }
 }
 
-/// What others must not change while a rule runs.
+/// Rows that others must not change while a rule runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     /// The rows that the rule reads by their keys.
     Rows,
-    /// Organisations, keys, domains and endpoints. Whoever follows them is told of the change.
+    /// Organisations, keys, domains and endpoints. Their followers are notified of the change.
     Directory,
 }
 
@@ -110,7 +111,7 @@ impl Key {
         MessageId::from_bytes(self.array(at))
     }
 
-    /// Returns the bytes from this one on. What a shorter key lacks is the least: 0.
+    /// Returns the bytes from this one on. The missing part of a shorter key is the least: 0.
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut array = [0; N];
         for (byte, own) in array.iter_mut().zip(self.0.get(at..).unwrap_or_default()) {
@@ -211,7 +212,7 @@ impl KeyRange {
         self.bounds().contains(key)
     }
 
-    /// Returns the run as a map has it.
+    /// Returns the run as the bounds of a map's range.
     pub(super) fn bounds(&self) -> (Bound<&Key>, Bound<&Key>) {
         let from = &self.from;
         let from = if self.is_after { Bound::Excluded(from) } else { Bound::Included(from) };
@@ -230,7 +231,7 @@ impl KeyRange {
     }
 }
 
-/// Row of a message, and the number of the call that a node has told of, if one is under way.
+/// Row of a message, and the number of the call that a node has reported, if one is under way.
 pub(super) type MessageRow = (Vec<u8>, Option<u32>);
 
 pub(super) type KeyedRow = (Key, Vec<u8>);
@@ -238,12 +239,12 @@ pub(super) type KeyedRow = (Key, Vec<u8>);
 #[derive(Debug, Clone)]
 pub(super) struct NewRow {
     pub(super) row: Vec<u8>,
-    /// The organisation that it is of, in tables that keep it.
+    /// The organisation of the row, in tables that keep it.
     pub(super) organisation: Option<OrganisationId>,
 }
 
 impl NewRow {
-    /// Finds out which organisation a row is of. One that cannot be read is nobody's.
+    /// Finds out the organisation of a row. A row that cannot be read has none.
     pub(super) fn of(table: Table, key: &Key, row: Vec<u8>) -> Self {
         let id = key.number(0);
         let organisation = match table {
@@ -256,12 +257,12 @@ impl NewRow {
     }
 }
 
-/// Returns the row that is kept for a while since `at`.
+/// Returns a row that is kept for a while from `at` on.
 pub(super) fn timed(at: Timestamp, row: &[u8]) -> Vec<u8> {
     [at.unix_millis().to_be_bytes().as_slice(), row].concat()
 }
 
-/// Returns since when a row is kept, and the row.
+/// Returns the time since which a row is kept, and the row.
 pub(super) fn split_timed(timed: &[u8]) -> (Timestamp, &[u8]) {
     let (at, row) = timed.split_first_chunk().unwrap_or((&[0; 8], &[]));
     (Timestamp::from_unix_millis(u64::from_be_bytes(*at)), row)
@@ -270,11 +271,12 @@ pub(super) fn split_timed(timed: &[u8]) -> (Timestamp, &[u8]) {
 /// Reason why a rule stops before its end.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The engine has not read a row that the rule asked for. It reads it and runs the rule again.
+    /// The engine has not read a row that the rule asked for. It reads the row and runs the rule
+    /// again.
     Unread,
-    /// A row that the rule cannot do without cannot be read.
+    /// A row that the rule needs cannot be read.
     Damaged(DamagedRow),
-    /// The engine cannot go on. It keeps the reason.
+    /// The engine cannot continue. It keeps the reason.
     Failed,
 }
 
@@ -287,8 +289,8 @@ impl From<DamagedRow> for Stop {
 pub(super) trait Rows {
     fn get(&mut self, table: Table, key: &Key) -> Result<Option<Vec<u8>>, Stop>;
 
-    /// Returns the rows of a run in its order, at most `limit`. Guarded by the rule's [`Lock`] or by a
-    /// row that the rule has read before.
+    /// Returns the rows of a run in its order, at most `limit`. The rule's [`Lock`], or a row that
+    /// the rule has read before, guards them.
     fn range(
         &mut self,
         table: Table,
@@ -296,25 +298,26 @@ pub(super) trait Rows {
         limit: usize,
     ) -> Result<Vec<KeyedRow>, Stop>;
 
-    /// Puts a row in the place of one that may be there.
+    /// Puts a row, or replaces the one that is there.
     fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
 
-    /// Removes a row that may be there.
+    /// Removes a row if it is there.
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;
 
-    /// Reads rows that the rule is about to ask for. So the rule runs again once and not for each.
+    /// Reads rows that the rule is about to ask for, so that the rule runs again once and not for
+    /// each.
     fn read_ahead(&mut self, rows: &[(Table, Key)]) -> Result<(), Stop>;
 
-    /// Removes the oldest of a table's timed rows if there are more than `most`, or at least as many
-    /// and one is about to be put.
+    /// Removes the oldest of a table's timed rows if there are more than `most`, or at least as
+    /// many and one is about to be put.
     fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop>;
 
-    /// Returns a number; 0 if it was never set.
+    /// Returns a number; 0 if it was not set yet.
     fn counter(&mut self, counter: Counter) -> Result<u64, Stop>;
 
     fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop>;
 
-    /// Returns the last position in the feed. What is committed later is behind it.
+    /// Returns the last position in the feed. Later commits are behind it.
     fn feed_end(&mut self) -> Result<FeedPosition, Stop>;
 
     /// Adds an entry to the feed of the message's organisation.
@@ -325,13 +328,14 @@ pub(super) trait Rows {
         now: Timestamp,
     ) -> Result<(), Stop>;
 
-    /// Notes that a message is not pending any more.
+    /// Notes that a message is no longer pending.
     fn end_pending(&mut self, id: MessageId) -> Result<(), Stop>;
 
     /// Notes that no call for a pending message is under way.
     fn end_call(&mut self, id: MessageId);
 
-    /// Finds a message by the provider's id that was accepted within [`SEARCH_WINDOW`] of `accepted_at`.
+    /// Finds a message by the provider's id that was accepted within [`SEARCH_WINDOW`] of
+    /// `accepted_at`.
     ///
     /// [`SEARCH_WINDOW`]: crate::transitions::SEARCH_WINDOW
     fn find_sent(
@@ -348,8 +352,8 @@ pub(super) trait Rows {
         sent_at: Timestamp,
     ) -> Result<(), Stop>;
 
-    /// Returns when this process took up a message that waited when the one before it ended, if the
-    /// message's timeline does not say so yet.
+    /// Returns the time at which this process took up a message that the one before it left
+    /// waiting, if the message's timeline does not show it yet.
     fn restarted_at(&self, id: MessageId) -> Option<Timestamp>;
 
     /// Counts something of an organisation once the transaction is durable.
@@ -358,11 +362,11 @@ pub(super) trait Rows {
     /// Organisations, keys, domains and endpoints as of the last commit that changed them.
     fn directory(&self) -> Arc<OrganisationIndex>;
 
-    /// Where rows are noted that cannot be read.
+    /// Place at which rows that cannot be read are noted.
     fn damage(&self) -> &Damage;
 }
 
-/// Returns the next number of a counter. None is given twice.
+/// Returns the next number of a counter. No number is given twice.
 pub(super) fn next_number(rows: &mut dyn Rows, counter: Counter) -> Result<u32, Stop> {
     let next = rows.counter(counter)? + 1;
     rows.set_counter(counter, next)?;
@@ -387,7 +391,7 @@ pub(super) fn remove_existing(
     Ok(Change::Made)
 }
 
-/// Says where a row is that cannot be read.
+/// Adds the place of a row that cannot be read.
 pub(super) trait InTable<T> {
     fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow>;
 }

@@ -1,8 +1,9 @@
-//! Right to send: what a message was admitted by, looked at again in the transaction that accepts it.
+//! Right to send: the facts by which a message was admitted, checked again in the transaction that
+//! accepts it.
 //!
 //! Keys, domains and organisations change seldom, and a message is accepted thousands of times a
 //! second. So the right carries the version of the directory that it was found in, and nothing is
-//! looked up as long as that is the version.
+//! searched again as long as that is the version.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use pillarbox_domain::time::Timestamp;
 /// Right of a request to have its messages accepted.
 #[derive(Clone)]
 pub struct SendingRight {
-    /// Version of the directory before anything was asked of it.
+    /// Version of the directory before the first read of it.
     version: u64,
     /// The API key that the request came with, if any.
     key: Option<KeyOfRight>,
@@ -29,7 +30,7 @@ struct KeyOfRight {
     id: KeyId,
     expires_at: Option<Timestamp>,
     rights: Arc<KeyRights>,
-    /// What tells the time.
+    /// Source of the time.
     now: Now,
 }
 
@@ -67,17 +68,17 @@ impl SendingRight {
         self.key.as_ref().map(|key| key.id)
     }
 
-    /// What its key says of messages that say nothing themselves.
+    /// Defaults of its key, for messages that name no terms themselves.
     pub(super) fn defaults(&self) -> MessageDefaults {
         self.key.as_ref().map(|key| key.rights.defaults).unwrap_or_default()
     }
 
-    /// Whether messages of this sender domain may be sent by it.
+    /// Returns true if messages of this sender domain may be sent by it.
     pub(super) fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| key.rights.allow_sender(domain.as_str()))
     }
 
-    /// Returns true if the key is not valid any more. A key's expiry may have come nearer, and nothing
+    /// Returns true if the key is no longer valid. A key's expiry may have come nearer, and nothing
     /// else of a key changes.
     pub(super) fn has_ended(&self, directory: &OrganisationIndex) -> bool {
         let Some(key) = &self.key else { return false };
@@ -87,7 +88,7 @@ impl SendingRight {
         directory.api_key(key.id).is_none_or(|entry| key.is_past(entry.expires_at))
     }
 
-    /// Returns true if the directory is another one than that in which the right was found.
+    /// Returns true if the directory is another one than the one in which the right was found.
     pub(super) const fn is_outdated(&self, directory: &OrganisationIndex) -> bool {
         self.version != directory.version
     }
@@ -101,8 +102,8 @@ impl KeyOfRight {
 
 impl Store {
     /// The right of an API key to have messages of the organisation accepted, or of this process if
-    /// there is none; `None` if the key is not valid. To be asked for before anything else, and
-    /// looked at again by the acceptance, at the time that `now` says then.
+    /// there is none; `None` if the key is not valid. Call it before anything else. The acceptance
+    /// checks the right again, at the time that `now` returns then.
     pub fn sending_right(
         &self,
         organisation: OrganisationId,

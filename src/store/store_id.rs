@@ -1,8 +1,8 @@
-//! Name of what is stored, by which an arena knows its own store.
+//! Name of a store's content, by which an arena recognises its own store.
 
 use sha2::{Digest as _, Sha256};
 
-/// Name of what is stored: of a data file, or of a cluster and a node.
+/// Name of a store's content: of a data file, or of a cluster and a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreId(pub [u8; 16]);
 

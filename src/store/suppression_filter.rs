@@ -1,4 +1,5 @@
-//! Filter of suppressions in memory: it knows of almost every address that it is not suppressed.
+//! Filter of suppressions in memory: for almost every address that is not suppressed, it knows
+//! that.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::RwLock;
@@ -9,7 +10,7 @@ use hashbrown::HashTable;
 use crate::locks::{read_lock, write_lock};
 use crate::tag::{spread, tag_of};
 
-/// Suppressed addresses as far as they are known in memory, and how often some were added.
+/// Suppressed addresses that are known in memory, and a count of the additions.
 #[derive(Debug, Default)]
 pub(super) struct Suppressed {
     filter: RwLock<SuppressionFilter>,
@@ -29,7 +30,7 @@ impl Suppressed {
         }
     }
 
-    /// Number that grows whenever an address becomes suppressed.
+    /// Number that grows each time that an address becomes suppressed.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -40,9 +41,9 @@ impl Suppressed {
     }
 }
 
-/// The suppressed addresses of all scopes, and some that are so no longer: 32 bits of each one's
-/// hash, which is 5 to 11 bytes a suppression, depending on how full the table is. If a million are
-/// suppressed, one in thousands of the free addresses is looked up all the same.
+/// The suppressed addresses of all scopes, and some that are no longer suppressed: 32 bits of each
+/// one's hash, which is 5 to 11 bytes a suppression, depending on how full the table is. If a
+/// million are suppressed, one in thousands of the free addresses is searched for all the same.
 #[derive(Debug, Default)]
 struct SuppressionFilter {
     /// Keyed against chosen collisions: clients choose the addresses.
@@ -51,10 +52,9 @@ struct SuppressionFilter {
 }
 
 impl SuppressionFilter {
-    /// Adds an address: before its row is committed, so that none that is stored is ever
-    /// missing here.
-    /// One whose commit fails, or that is removed later, stays until the next start, and costs
-    /// a look at the row.
+    /// Adds an address, before its row is committed, so that no stored address is missing here. An
+    /// address whose commit fails, or that is removed later, stays until the next start, and costs
+    /// a read of the row.
     fn insert(&mut self, scope: u32, address: &str) {
         let tag = self.tag(scope, address);
         self.tags.entry(spread(tag), |other| *other == tag, |other| spread(*other)).insert(tag);

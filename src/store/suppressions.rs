@@ -1,7 +1,7 @@
-//! Suppressions: adding, removing and looking up addresses, for one organisation or for all.
+//! Suppressions: adds, removes and finds addresses, for one organisation or for all.
 //!
-//! A filter in memory knows of almost every address that it is not suppressed. It only narrows
-//! down: for a hit the row is read, so an answer is never a matter of chance.
+//! For almost every address that is not suppressed, a filter in memory knows that. It only narrows
+//! down: for a hit the row is read, so no answer depends on chance.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression};
 
 impl Store {
-    /// Whether an organisation must not write to an address.
+    /// Returns true if an organisation must not write to an address.
     pub async fn is_suppressed(
         &self,
         organisation: OrganisationId,
@@ -47,8 +47,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Grows whenever an address becomes suppressed: while it stands still, no message that was
-    /// admitted before needs to be looked at again.
+    /// Number that grows each time that an address becomes suppressed. While it does not change, no
+    /// message that was admitted before needs to be checked again.
     pub fn suppression_epoch(&self) -> u64 {
         self.memory().suppressed.epoch()
     }
@@ -62,8 +62,8 @@ impl Store {
         Ok(self.suppress_all(vec![(organisation, suppression)]).await?[0])
     }
 
-    /// Suppresses many addresses in one transaction; the change of each, in order. Neighbours in
-    /// the order of [`Store::suppressions`] cost the least.
+    /// Suppresses many addresses in one transaction; returns the change of each, in order.
+    /// Neighbours in the order of [`Store::suppressions`] cost the least.
     pub async fn suppress_all(
         &self,
         suppressions: Vec<(Option<OrganisationId>, Suppression)>,
@@ -88,7 +88,7 @@ impl Store {
         Ok(changes)
     }
 
-    /// Ends a suppression.
+    /// Removes the suppression of an address in this scope.
     pub async fn unsuppress(
         &self,
         organisation: Option<OrganisationId>,
@@ -160,8 +160,8 @@ fn add(
     Ok(Change::Made)
 }
 
-/// Takes the row of an address that is suppressed into the filter. One that cannot be read suppresses
-/// as well, and is noted.
+/// Takes the row of an address that is suppressed into the filter. One that cannot be read
+/// suppresses as well, and is noted.
 pub(super) fn load(
     suppressed: &Suppressed,
     damage: &Damage,

@@ -1,6 +1,6 @@
-//! Timelines of messages: the steps that neither the record nor the events tell.
+//! Timelines of messages: the steps that neither the record nor the events show.
 //!
-//! A step's number says where it belongs, so that one that is written twice is there once: an attempt
+//! A step's number gives its place, so that a step that is written twice is there once: an attempt
 //! that failed has twice its own number, a restart the one before the attempt that followed it, and
 //! an end the last.
 
@@ -30,7 +30,7 @@ const fn of_end_after(attempts: u32) -> u32 {
     2 * attempts + 2
 }
 
-/// Adds what a message has come to by the rule that has just changed it. Before that it had made
+/// Adds the step of the rule that has just changed the message. Before that it had made
 /// `attempts_before` attempts.
 pub(super) fn add(
     rows: &mut dyn Rows,
@@ -59,7 +59,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Adds that this process took the message up before it made an attempt, unless that is told.
+/// Adds a step for this process taking the message up before it made an attempt, unless the
+/// timeline shows it.
 pub(super) fn add_restart(
     rows: &mut dyn Rows,
     id: MessageId,
@@ -71,8 +72,8 @@ pub(super) fn add_restart(
     }
 }
 
-/// Returns the row of the end that a message has come to, by an attempt or without one, unless that is
-/// its acceptance by the provider: the record has that.
+/// Returns the row of the message's end, by an attempt or without one, unless that is its
+/// acceptance by the provider: the record has that.
 pub(super) fn end(message: &Message, attempt: Option<u32>, now: Timestamp) -> Option<KeyedRow> {
     let step = Step::end(message, attempt, now)?;
     Some((Key::from((message.id, of_end_after(message.attempts))), encode_step(&step)))
@@ -83,8 +84,8 @@ fn put(rows: &mut dyn Rows, id: MessageId, number: u32, step: &Step) -> Result<(
 }
 
 impl Store {
-    /// A message's timeline, oldest first, with its events. Read the message before: if it is settled in
-    /// between, nothing shows twice. Rows that cannot be read are left out.
+    /// A message's timeline, oldest first, with its events. Read the message before: if it is
+    /// finished in between, nothing shows twice. Rows that cannot be read are left out.
     pub async fn timeline(
         &self,
         message: &Message,
@@ -117,26 +118,27 @@ impl Store {
     }
 }
 
-/// Messages that this process took up from the one before, as long as nothing has been written about
-/// them since.
+/// Messages that this process took up from the one before, as long as nothing has been written
+/// about them since.
 #[derive(Debug, Default)]
 pub(super) struct Restarts {
     waiting: RwLock<(Option<Timestamp>, BTreeSet<MessageId>)>,
 }
 
 impl Restarts {
-    /// Notes what a start at `at` has found.
+    /// Notes the messages that a start at `at` has found.
     pub(super) fn note(&self, at: Timestamp, waiting: BTreeSet<MessageId>) {
         *write_lock(&self.waiting) = (Some(at), waiting);
     }
 
-    /// Returns when this process took a message up, if it did and nothing says so yet.
+    /// Returns the time at which this process took a message up, if it did and no step shows it
+    /// yet.
     pub(super) fn untold(&self, id: MessageId) -> Option<Timestamp> {
         let waiting = read_lock(&self.waiting);
         waiting.0.filter(|_| waiting.1.contains(&id))
     }
 
-    /// Notes that the message's timeline says so.
+    /// Notes that the message's timeline shows it.
     pub(super) fn told(&self, id: MessageId) {
         if self.untold(id).is_some() {
             write_lock(&self.waiting).1.remove(&id);

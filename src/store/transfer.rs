@@ -10,9 +10,8 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::request::OwnedIdempotencyKey;
 use pillarbox_domain::usage::Usage;
 
-/// Rows that travel together.
 pub(super) const CHUNK_ROWS: usize = 1_000;
-/// How many chunks wait between the reader and the writer.
+/// Number of chunks that wait between the reader and the writer.
 pub(super) const CHUNKS_AHEAD: usize = 4;
 
 /// Rows of one table.
@@ -21,11 +20,12 @@ pub(super) enum Chunk {
     /// Of a table that rules know.
     Rows(Table, Vec<(Key, NewRow)>),
     Pending(Vec<MessageId>),
-    /// Keys, each with the message that it made, and when. The engine hashes keys in its own way.
+    /// Keys, each with the message that it made, and the time. The engine hashes keys in its own
+    /// way.
     IdempotencyKeys(Vec<(OrganisationId, OwnedIdempotencyKey, MessageId, u64)>),
     /// Usage of organisations by month.
     Usage(Vec<(OrganisationId, Usage)>),
-    /// Provider's ids of messages, and when they were sent.
+    /// Provider's ids of messages, and the times at which they were sent.
     Sent(Vec<(String, MessageId, u64)>),
 }
 
@@ -37,10 +37,11 @@ pub(super) struct Facts {
     /// Last position in the feed that an endpoint has reached.
     pub(super) last_cursor: u64,
     pub(super) time_record: Option<Vec<u8>>,
-    /// True if `pillarbox dev` made it.
+    /// True if `pillarbox dev` made the data file.
     pub(super) made_by_dev: bool,
     pub(super) key_uses: KeyUses,
-    /// Rows that cannot be brought over, because what the database searches by cannot be read.
+    /// Number of rows that were left out, because a value that the database searches by cannot be
+    /// read.
     pub(super) left_out: u64,
 }
 

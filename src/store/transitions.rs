@@ -1,5 +1,5 @@
-//! Transitions of messages: the rules by which outcomes, reports and events change rows, in such a
-//! way that neither order nor repetition makes a difference.
+//! Transitions of messages: the rules by which outcomes, reports and events change rows. Neither
+//! their order nor a repetition makes a difference.
 //!
 //! The rules know no engine.
 
@@ -26,10 +26,11 @@ use pillarbox_domain::message::{FailureCode, Message, Recorded, State, Transitio
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;
 
-/// How far our record of an acceptance may be from the provider's, either way: AWS refuses
+/// Largest difference of our record of an acceptance from the provider's, either way: AWS refuses
 /// signatures over five minutes off its own clock, and a call may take as long again.
 pub(super) const SEARCH_WINDOW: Duration = Duration::from_mins(10);
-/// How much of its digest tells an unmatched event from others of the same message.
+/// Number of bytes of its digest that distinguish an unmatched event from others of the same
+/// message.
 const DIGEST_BYTES: usize = 16;
 
 /// Returns a message, or `None` if there is no record of it.
@@ -92,7 +93,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
         Reference::ProviderId => {
             let ses_id = &report.ses_message_id;
             let Some(id) = rows.find_sent(ses_id, report.accepted_at)? else {
-                // A report without an event says nothing that the outcome itself will not say.
+                // A report without an event says nothing that the outcome itself does not say.
                 if let Some(event) = &report.event {
                     keep_unmatched(rows, ses_id, report.organisation.as_deref(), event, now)?;
                 }
@@ -107,7 +108,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
             suppress_without_record(rows, report, now)?;
             return Ok(Applied::UnknownMessage);
         }
-        // One damaged row must not keep all others' events from being applied.
+        // One damaged row must not prevent the events of all others.
         Err(Stop::Damaged(row)) => {
             tracing::error!(%id, "an event's message cannot be read; the event is not on its record");
             rows.damage().note(row);
@@ -136,8 +137,8 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
     if message != before {
         write(rows, &message)?;
     }
-    // Said also if an earlier report proved it: whoever applied that one may not have lived to
-    // cancel the retry.
+    // Returned also if an earlier report proved it: the process that applied that one may have
+    // ended before it cancelled the retry.
     Ok(match message.state {
         State::Sent { .. } => Applied::Sent(id),
         State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => Applied::Done,
@@ -176,7 +177,7 @@ fn settle(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Returns the change that a final state is reported by.
+/// Returns the change by which the feed reports a final state.
 pub(super) fn final_change(state: &State) -> Option<ReportedChange> {
     match state {
         State::Queued { .. } => None,
@@ -186,8 +187,8 @@ pub(super) fn final_change(state: &State) -> Option<ReportedChange> {
     }
 }
 
-/// Returns true if a message is the named organisation's, or no name is given. The name of one
-/// that was removed is not known any more: there the message's id has to do.
+/// Returns true if a message is the named organisation's, or no name is given. The name of a
+/// removed organisation is no longer known: then the message's id has to be enough.
 fn is_owner(rows: &dyn Rows, message: &Message, named: Option<&str>) -> bool {
     named.is_none_or(|named| rows.directory().may_be_named(message.organisation, named))
 }
@@ -205,8 +206,7 @@ fn rows_of(message: &Message, event: &Event) -> Vec<(Table, Key)> {
 }
 
 /// Puts an event on a message's timeline and into the feed, with the suppressions that follow. A
-/// repeat changes nothing: above all, it does not bring back a suppression that an operator has
-/// removed.
+/// repeat changes nothing: it does not bring back a suppression that an operator has removed.
 fn observe(
     rows: &mut dyn Rows,
     message: &mut Message,
@@ -221,7 +221,7 @@ fn observe(
     if let Some(known) = rows.get(Table::Events, &event_row)? {
         // One that cannot be read is written anew.
         if let Ok(suppressed) = decode_event(&known).map(|known| known.suppresses().is_some()) {
-            // Of reports of one event that differ in their details, the same one always stays.
+            // If reports of one event differ in their details, the same one always stays.
             if (reason.is_some(), &row) <= (suppressed, &known) {
                 return Ok(());
             }
@@ -266,10 +266,10 @@ fn suppress_without_record(
 
 /// Keeps an event whose message has no record, unless it is there already.
 ///
-/// One without our tags may have overtaken the outcome that says by which id the provider knows its
-/// message, and waits for that. One with our tags never finds a message, because the tags exist only
-/// after the message is durable: it is kept if it has suppressed somebody, so that a repeat of it is
-/// told.
+/// An event without our tags may have overtaken the outcome that has the provider's id of its
+/// message, and waits for that. An event with our tags does not find a message later, because the
+/// tags exist only after the message is durable. It is kept if it has suppressed a recipient, so
+/// that a repeat of it is recognised.
 fn keep_unmatched(
     rows: &mut dyn Rows,
     ses_message_id: &str,
@@ -278,7 +278,7 @@ fn keep_unmatched(
     now: Timestamp,
 ) -> Result<Change, Stop> {
     let row = encode_unmatched(event, organisation);
-    // By all that it says: which of two different reports counts is decided on the record.
+    // By all of its content: the record decides which of two different reports counts.
     let digest = Sha256::digest(&row);
     let key = unmatched_of(ses_message_id).and(&digest[..DIGEST_BYTES]);
     if rows.get(Table::UnmatchedEvents, &key)?.is_some() {
@@ -289,8 +289,8 @@ fn keep_unmatched(
     Ok(Change::Made)
 }
 
-/// Takes out the events of the message that the provider knows by this id. One that cannot be read
-/// goes as well.
+/// Takes out the events of the message that the provider knows by this id. An event that cannot be
+/// read is removed as well.
 fn take_unmatched(rows: &mut dyn Rows, ses_message_id: &str) -> Result<Vec<UnmatchedEvent>, Stop> {
     let range = KeyRange::of(unmatched_of(ses_message_id));
     let mut events = Vec::new();
@@ -303,8 +303,8 @@ fn take_unmatched(rows: &mut dyn Rows, ses_message_id: &str) -> Result<Vec<Unmat
     Ok(events)
 }
 
-/// Returns what the keys of a message's unmatched events begin with. No id of the provider has a NUL
-/// in it, so none is the beginning of another's key.
+/// Returns the beginning of the keys of a message's unmatched events. No id of the provider has a
+/// NUL in it, so none is the beginning of another's key.
 pub(super) fn unmatched_of(ses_message_id: &str) -> Key {
     Key::from((ses_message_id, "\0"))
 }
@@ -335,8 +335,8 @@ fn suppress_recipients(
     Ok(())
 }
 
-/// Adds a suppression that a provider's event caused. Of several causes the earliest counts,
-/// whatever order they arrive in; an operator's own decision stays.
+/// Adds a suppression that a provider's event caused. If there are several causes, the earliest
+/// counts, in whatever order they arrive; an operator's own decision stays.
 fn add_suppression(
     rows: &mut dyn Rows,
     organisation: OrganisationId,

@@ -1,7 +1,8 @@
-//! Usage of organisations: recipients that were accepted, counted in the transaction that accepts them.
+//! Usage of organisations: recipients that were accepted, counted in the transaction that accepts
+//! them.
 //!
-//! A transaction refuses what would exceed a limit. What is known in memory refuses it before, so that
-//! nothing is encoded and no writer is asked.
+//! A transaction refuses messages that would exceed a limit. The usage known in memory refuses them
+//! before, so that nothing is encoded and the writer is not used.
 
 use std::sync::Mutex;
 
@@ -29,8 +30,8 @@ impl KnownUsage {
 }
 
 impl Store {
-    /// Returns the limit that as many recipients more would exceed, as far as it is known in memory. The
-    /// transaction that accepts them has the last word.
+    /// Returns the limit that this many further recipients would exceed, by the usage known in
+    /// memory. The transaction that accepts them decides.
     pub fn exceeded_limit(
         &self,
         organisation: OrganisationId,
@@ -59,8 +60,8 @@ impl Store {
         Ok(known.into_iter().map(|usage| usage.at(now)).collect())
     }
 
-    /// Returns how many recipients each organisation had accepted in the month that begins at `month`, by
-    /// number. Organisations that were removed are among them.
+    /// Returns the number of recipients that each organisation had accepted in the month that
+    /// begins at `month`, by number. Organisations that were removed are among them.
     pub async fn usage_of_month(
         &self,
         month: Timestamp,

@@ -1,8 +1,8 @@
-//! Endpoints of webhooks, and how far their deliveries are.
+//! Endpoints of webhooks, and the progress of their deliveries.
 //!
-//! The endpoints are few: they are in the directory in memory. The deliveries are rows alone: a cursor
-//! into the feed for each endpoint, and a row for each delivery that failed and waits for its next
-//! attempt, or that failed for good.
+//! The endpoints are few: they are in the directory in memory. The deliveries are only rows: a
+//! cursor into the feed for each endpoint, and a row for each delivery that failed and waits for
+//! its next attempt, or that failed for good.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ use pillarbox_domain::webhook::{
 };
 
 impl Store {
-    /// Adds an endpoint. It begins with what is committed after it.
+    /// Adds an endpoint. It receives the events that are committed after it.
     pub async fn add_webhook(
         &self,
         organisation: OrganisationId,
@@ -42,14 +42,14 @@ impl Store {
         self.change(Lock::Directory, 1, move |rows| add(rows, organisation, &new, now)).await
     }
 
-    /// Removes an endpoint. What it has not been told of yet, it never is.
+    /// Removes an endpoint. Events that it has not received yet are not delivered.
     pub async fn remove_webhook(&self, id: WebhookId) -> Result<Change, StoreError> {
         let remove =
             move |rows: &mut dyn Rows| remove_existing(rows, Table::Webhooks, &Key::from(id.0));
         self.change(Lock::Directory, 1, remove).await
     }
 
-    /// Pauses or resumes an endpoint; returns it as it is then, or `None` if it is gone.
+    /// Pauses or resumes an endpoint; returns the changed endpoint, or `None` if it is gone.
     pub async fn set_webhook_state(
         &self,
         id: WebhookId,
@@ -58,7 +58,7 @@ impl Store {
         self.change_webhook(id, move |webhook| webhook.state = state).await
     }
 
-    /// Gives an endpoint a new secret. What becomes of the earlier ones: [`Webhook::rotate`].
+    /// Gives an endpoint a new secret. The effect on the earlier ones: [`Webhook::rotate`].
     pub async fn rotate_webhook(
         &self,
         id: WebhookId,
@@ -93,12 +93,13 @@ impl Store {
         self.directory().load().webhook(id).cloned()
     }
 
-    /// Is told after each change of an endpoint or its cursor, and after others.
+    /// Returns a receiver that is notified after each change of an endpoint or its cursor, and
+    /// after other changes.
     pub fn webhook_changes(&self) -> watch::Receiver<()> {
         self.directory().changes()
     }
 
-    /// How far an endpoint's deliveries are; `None` if it is gone.
+    /// Returns the progress of an endpoint's deliveries; `None` if the endpoint is gone.
     pub async fn webhook_cursor(&self, id: WebhookId) -> Result<Option<WebhookCursor>, StoreError> {
         Ok(self.cursor_row(id).await?.map(|row| row.cursor))
     }
@@ -132,7 +133,8 @@ impl Store {
         Ok(page)
     }
 
-    /// How many deliveries of an endpoint wait for their next attempt. Reads all of them.
+    /// Returns the number of an endpoint's deliveries that wait for their next attempt. Reads all
+    /// of them.
     pub async fn count_waiting_deliveries(&self, id: WebhookId) -> Result<u64, StoreError> {
         self.count_rows(Table::WaitingDeliveries, KeyRange::of(id.0)).await
     }
@@ -153,23 +155,23 @@ impl Store {
         Ok(found.map(|(_, delivery)| delivery).collect())
     }
 
-    /// Writes down what became of deliveries, unless the cursor has had another turn since.
+    /// Writes the outcomes of deliveries, unless the cursor has a new generation since.
     pub async fn settle_deliveries(
         &self,
         id: WebhookId,
         turn: u32,
         settlement: Settlement,
     ) -> Result<Settled, StoreError> {
-        // Only one that is gone changes the endpoint itself.
+        // Only an endpoint that is gone changes its own row.
         let lock = if settlement.gone.is_some() { Lock::Directory } else { Lock::Rows };
         let rows = 1 + settlement.waiting.len() + settlement.tried.len() + settlement.failed.len();
         let rule = move |rows: &mut dyn Rows| settle(rows, id, turn, &settlement);
         self.change(lock, rows, rule).await
     }
 
-    /// Moves an endpoint's cursor back, so that everything after `position` is delivered again;
-    /// leaves it if nothing after that was attempted, as far as the cursor or `attempted_to` says.
-    /// `None` if the endpoint is gone.
+    /// Moves an endpoint's cursor back, so that everything after `position` is delivered again.
+    /// Leaves it if nothing after that was attempted, by the cursor or `attempted_to`. `None` if
+    /// the endpoint is gone.
     pub async fn move_webhook_back(
         &self,
         id: WebhookId,
@@ -181,7 +183,7 @@ impl Store {
             if row.cursor.position.max(attempted_to) <= position {
                 return Ok(Some(Change::None));
             }
-            // What was attempted and not stored yet comes again too.
+            // An event that was attempted and not stored yet is delivered again too.
             let position = position.min(row.cursor.position);
             put_cursor(rows, id, &row.moved_back(position))?;
             Ok(Some(Change::Made))
@@ -189,8 +191,8 @@ impl Store {
         self.change(Lock::Directory, 1, move_back).await
     }
 
-    /// Has one event delivered again, from `now` on; changes nothing if it was not attempted yet, as
-    /// far as the cursor and `attempted_to` say. `None` if the endpoint is gone.
+    /// Schedules one event for delivery again, from `now` on. Changes nothing if it was not
+    /// attempted yet, by the cursor and `attempted_to`. `None` if the endpoint is gone.
     pub async fn redeliver(
         &self,
         id: WebhookId,
@@ -211,14 +213,14 @@ impl Store {
         self.change(Lock::Directory, 1, redeliver).await
     }
 
-    /// Removes rows of endpoints that are gone, and of deliveries that failed and whose event is
-    /// past its retention: of each kind at most `limit` at once. Returns how many there were.
+    /// Removes rows of endpoints that are gone, and of failed deliveries whose event is past its
+    /// retention: of each kind at most `limit` at once. Returns their number.
     pub async fn sweep_webhooks(
         &self,
         window_now: WindowTime,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        // As of now: the transaction looks again whether each row goes.
+        // As of now: the transaction checks again that each row is to be removed.
         let live = self.rows(Table::Webhooks, KeyRange::all(), usize::MAX).await?;
         let live: BTreeSet<u32> = live.iter().map(|(key, _)| key.number(0)).collect();
         let mut old = Vec::new();
@@ -256,7 +258,7 @@ fn add(
         return Ok(WebhookAdded::NoOrganisation);
     }
     let all = rows.range(Table::Webhooks, &KeyRange::all(), usize::MAX)?;
-    // One that cannot be read counts for nothing.
+    // A row that cannot be read counts for nothing.
     let all = all.iter().filter_map(|(key, row)| decode_webhook(key.number(0), row).ok());
     let all: Vec<Webhook> = all.collect();
     let own = all.iter().filter(|webhook| webhook.organisation == organisation).count();
@@ -318,8 +320,8 @@ fn settle(
     Ok(Settled::Done)
 }
 
-/// Removes rows that are still as they were read, if their endpoint is gone or their time is over. An
-/// endpoint may have been added since they were found.
+/// Removes rows that are still as they were read, if their endpoint is gone or their time is over.
+/// An endpoint may have been added since they were found.
 pub(super) fn remove_old(
     rows: &mut dyn Rows,
     old: &[(Table, Key, Vec<u8>)],
@@ -344,13 +346,13 @@ pub(super) fn remove_old(
     Ok(removed)
 }
 
-/// Returns true if a row goes, of an endpoint that is there or not.
+/// Returns true if a row is to be removed, of an endpoint that is there or not.
 fn is_old(table: Table, key: &Key, row: &[u8], is_live: bool, window_now: &WindowTime) -> bool {
     !is_live || (table == Table::FailedDeliveries && is_past(key, row, window_now))
 }
 
 /// Returns true if the event of a delivery that failed is past its retention: it is older than the
-/// last attempt. One that cannot be read is.
+/// last attempt. A row that cannot be read counts as past.
 fn is_past(key: &Key, row: &[u8], window_now: &WindowTime) -> bool {
     let read = decode_redelivery(key.large(4), row).ok();
     let last = read.and_then(|(_, delivery)| delivery.last);

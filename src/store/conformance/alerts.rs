@@ -1,4 +1,4 @@
-//! Alerts: what one node finds and another one posts, domains and keys of which operators are told once.
+//! Alerts: news that one node finds and another one posts; news of domains and keys, posted once.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn an_alert_is_kept_until_it_is_cleared_and_told_of() {
     let store = in_directory(&directory, START).await;
     let told = only(&store).await;
     assert_eq!(told, Alert { delivery: alert.taken(), ..alert });
-    // The node that posts writes late what became of the news before.
+    // The node that posts writes the outcome of the earlier news late.
     let cleared = AlertChange::news(START.plus(MILLISECOND), AlertEvent::Cleared(condition()));
     store.change_alerts(vec![(key("commits_slow"), cleared)]).await.unwrap();
     store.change_alerts(vec![(key("commits_slow"), taken)]).await.unwrap();

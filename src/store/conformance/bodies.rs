@@ -7,8 +7,8 @@ use crate::{Store, StoreId};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{FailureCode, Recorded, State, Transition};
 
-/// Starts again with these bodies; returns the store, how many messages lost theirs, and which stay
-/// pending.
+/// Starts again with these bodies; returns the store, the number of messages that lost theirs, and
+/// the messages that stay pending.
 async fn next_life(
     directory: &tempfile::TempDir,
     bodies: &BTreeSet<MessageId>,
@@ -34,7 +34,7 @@ async fn what_has_a_body_stays_pending_and_the_rest_fails() {
     drop(fixture);
     let (with, without): (BTreeSet<MessageId>, BTreeSet<MessageId>) =
         pending.into_iter().partition(|id| id.as_bytes()[15] % 2 == 0);
-    // A body of a message that is final is nobody's.
+    // The body of a final message belongs to no pending message.
     let found: BTreeSet<_> = with.iter().copied().chain([ended]).collect();
     let (store, bodies_lost, kept) = next_life(&directory, &found).await;
     assert_eq!((bodies_lost, &kept), (without.len(), &with));

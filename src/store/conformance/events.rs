@@ -1,4 +1,4 @@
-//! The provider's reports: matching, overtaking, repetition, and what is kept for how long.
+//! The provider's reports: matching, overtaking, repetition, and retention.
 
 use std::time::Duration;
 
@@ -121,8 +121,8 @@ async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     fixture.store.apply(stranger, START).await.unwrap();
     assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 3);
     drop(fixture);
-    // They outlive a restart, which settles the message as lost; the tag of another event then
-    // proves that it was sent.
+    // They outlive a restart, which fails the message as lost; the tag of another event then proves
+    // that it was sent.
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let epoch = fixture.store.suppression_epoch();
     let applied = fixture.store.apply(tagged(id, None), START).await.unwrap();
@@ -227,7 +227,7 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     let applied = fixture.store.apply(foreign, START).await.unwrap();
     assert_eq!(applied, Applied::OtherOrganisation);
     assert!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.is_empty());
-    // An organisation's own bounce is its own matter.
+    // A bounce of one organisation does not affect another one.
     fixture.store.apply(tagged(id, bounce()), START).await.unwrap();
     let listed = fixture.store.suppressions(None, 9).await.unwrap().suppressions;
     assert_eq!(listed.len(), 1);
@@ -509,7 +509,7 @@ async fn without_a_record_the_tags_alone_say_whose_the_suppression_is() {
     let gone = fixture.store.add_organisation("gone".parse().unwrap()).await.unwrap().unwrap();
     fixture.store.remove_organisation(gone.id).await.unwrap();
     let bounce = || event(START, hard_bounce());
-    // Another application on the same queue writes none of our tags, or one of the two.
+    // Another application on the same queue writes none of our tags, or only one of the two.
     for organisation in [None, Some("nobody"), Some("gone"), Some(""), Some("ACME")] {
         let organisation = organisation.map(str::to_owned);
         let report = Report { organisation, ..tagged(fixture.ids.next(START), Some(bounce())) };
@@ -595,8 +595,8 @@ async fn outcome(fixture: &Fixture, id: MessageId, scope: OrganisationId) -> Out
     (fixture.store.events(id).await.unwrap(), message.last_event, suppressions)
 }
 
-/// What becomes of one message whose events arrive in this order, by tag or by the provider's id,
-/// with its own outcome recorded after the first `overtaking` of them.
+/// State of one message whose events arrive in this order, by tag or by the provider's id, with its
+/// own outcome recorded after the first `overtaking` of them.
 async fn arrived(store: &Store, order: &[Event], overtaking: Option<usize>) -> Outcome {
     let fixture = Fixture::on(store.clone()).await;
     let id = fixture.new_message().await;
@@ -629,7 +629,7 @@ proptest! {
             let directory = tempfile::tempdir().unwrap();
             let store = in_memory(&directory, START).await;
             let shuffled: Vec<Event> = order.iter().map(|&index| events[index].clone()).collect();
-            // Each in an organisation of its own, so that suppressions are told apart.
+            // Each in an organisation of its own, so that suppressions are kept apart.
             let expected = arrived(&store, &events, None).await;
             let tagged = arrived(&store, &shuffled, None).await;
             let untagged = arrived(&store, &shuffled, Some(overtaking)).await;

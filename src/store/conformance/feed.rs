@@ -244,7 +244,7 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!(store.feed_end(organisation), page.next);
 }
 
-/// The clock is behind the last entry: what comes next is behind it all the same.
+/// The clock is behind the last entry: the next entry gets a place behind it all the same.
 #[tokio::test]
 async fn entries_keep_their_order_if_the_clock_is_set_back() {
     let (directory, fixture) = fixture().await;

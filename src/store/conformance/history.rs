@@ -1,4 +1,4 @@
-//! History: counts by the hour, bounded, in files that never had any, and gone after 90 days.
+//! History: counts by the hour, bounded, in files that had none before, and deleted after 90 days.
 
 use std::collections::BTreeMap;
 

@@ -8,8 +8,8 @@ use pillarbox_domain::search::SearchText;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::time::Timestamp;
 
-/// More messages than one page looks at would take long to accept one by one; pages are made to
-/// end early by their limit instead.
+/// A page is made to end early by its limit. The alternative, more messages than a page checks,
+/// would take long to accept one by one.
 pub(crate) async fn all(store: &Store, filter: &MessageFilter, limit: usize) -> Vec<MessageId> {
     let mut filter = filter.clone();
     let mut found = Vec::new();

@@ -54,7 +54,7 @@ async fn a_right_that_ended_since_the_checks_accepts_nothing() {
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, clock) = (&fixture.store, Clock::manual(START));
 
-    // Another change of the directory takes nothing away.
+    // Another change of the directory ends no right.
     let (key, revoked) = (fixture.key(1, None).await, fixture.key(2, None).await);
     let message = fixture.checked(Some(key), &clock).await;
     let of_nobody = fixture.checked(None, &clock).await;
@@ -136,7 +136,8 @@ async fn a_partial_batch_leaves_out_what_has_no_right_any_more() {
     let withdrawn =
         |index| Err(AcceptError::UnverifiedDomain { index, domain: domain().into_owned() });
     fixture.limit(Limits { per_day: Some(2), ..Limits::NONE }).await;
-    // Of equal keys, the first that has its right makes the message. What is left out does not count.
+    // Of equal keys, the first that has its right makes the message. What is left out does not
+    // count.
     let messages =
         [(Some("k"), true), (None, false), (Some("k"), false), (Some("k"), false), (None, true)];
     let told = batch(&messages).await.unwrap();

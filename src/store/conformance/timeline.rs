@@ -64,7 +64,7 @@ async fn failed_attempts_and_ends_are_kept_as_they_happened() {
     let without_text = encode_step(&Step { failure: None, ..failed }).len() + 3;
     let key = size_of::<MessageId>() + size_of::<u32>();
     assert!(key + without_text <= 60, "{without_text}");
-    // An outcome that is stored twice is there once. One without a call is no attempt.
+    // An outcome that is stored twice has one step. An outcome without a call is no attempt.
     store.record(id, 1, retry(None), at).await.unwrap();
     assert_eq!(words(store, id).await, "attempt_failed:1");
     store.record(id, 2, retry(None), at).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     store.record(tried, 4, sent(), last).await.unwrap();
     let told = "attempt_failed:1 restarted attempt_failed:2 attempt_failed:3";
     assert_eq!(words(&store, tried).await, told);
-    // What could not be called is no attempt, and the restart is told.
+    // A message without a call has no attempt, and the timeline shows the restart.
     store.record(new, 0, retry(None), last).await.unwrap();
     store.record(new, 1, sent(), last).await.unwrap();
     assert_eq!(words(&store, new).await, "restarted");

@@ -1,4 +1,5 @@
-//! Limits of organisations: exactly as many recipients as they say, whoever asks at the same time.
+//! Limits of organisations: exactly as many recipients as they allow, also with callers at the same
+//! time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +86,7 @@ async fn a_limit_takes_as_many_recipients_as_it_says_and_replays_are_free() {
         Err(AcceptError::LimitReached(Exceeded { limit: 10, retry: None, .. })) => {}
         other => panic!("more than the limit in one request: {other:?}"),
     }
-    // A limit below what is used, and none.
+    // A limit below the present usage, and none.
     fixture.limit(Limits { per_day: Some(1), per_minute: Some(1), ..Limits::NONE }).await;
     assert_eq!(left(fixture.ask(&[(None, 1)], tomorrow).await), 0);
     fixture.limit(Limits::NONE).await;
@@ -147,7 +148,7 @@ async fn usage_is_kept_by_month_and_over_a_start() {
     assert_eq!(fixture.used(Period::Month, first).await, 6);
     assert_eq!(fixture.used(Period::Minute, first).await, 6);
     assert_eq!(fixture.used(Period::Minute, first.plus(DAY)).await, 0);
-    // For billing it is there when the organisation is gone.
+    // For billing, the usage is there after the organisation is removed.
     fixture.store.remove_organisation(organisation).await.unwrap();
     assert_eq!(of(&fixture.store, months[1]).await, [(organisation, 6)]);
 }

@@ -1,4 +1,4 @@
-//! Rows of alerts: their keys, the latest event of each subject, and how far its posts are.
+//! Rows of alerts: their keys, the latest event of each subject, and the progress of its posts.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ const SEPARATOR: u8 = 0;
 /// The least key of an alert. Rows before it are other facts of the same table.
 pub(crate) const FIRST_ALERT_KEY: &[u8] = &[CONDITION];
 
-/// Key of the row with the time up to which the ends of API keys were looked at.
+/// Key of the row with the time up to which the ends of API keys were checked.
 pub(crate) const EXPIRIES_TOLD_KEY: &[u8] = &[0];
 
 pub(crate) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
@@ -78,7 +78,7 @@ struct AlertV1<'a> {
     at: u64,
     #[serde(borrow)]
     event: EventV1<'a>,
-    /// Time of the news that was posted, failed attempts, and what follows.
+    /// Time of the news that was posted, failed attempts, and the next attempt.
     delivery: (u64, u32, NextV1),
 }
 

@@ -1,5 +1,5 @@
-//! Any bytes as rows, for fuzzing: each is a row that is the same once it is written again, or
-//! none.
+//! Any bytes as rows, for fuzzing: a row stays the same after it is written again. Other bytes are
+//! no row.
 
 use crate::error::RowError;
 use crate::record::alerts::{decode_alert, encode_alert};
@@ -19,13 +19,13 @@ use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
-/// How many kinds of rows there are.
+/// Number of kinds of rows.
 pub(super) const KINDS: u8 = 15;
-/// For what is in a row's key.
+/// Instant for rows whose key holds one.
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-/// Reads bytes as a row of the kind that their first byte says; whether they are one. Panics where
-/// the row is not the same after it was written and read again.
+/// Reads bytes as a row of the kind that their first byte selects; returns true if they are one.
+/// Panics if the row is not the same after it was written and read again.
 pub fn check_row(data: &[u8]) -> bool {
     let Some((kind, row)) = data.split_first() else { return false };
     let id = MessageId::first_of(NOON);

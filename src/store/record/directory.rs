@@ -27,8 +27,8 @@ struct OrganisationV1<'a> {
     name: &'a str,
 }
 
-/// An organisation that is more than a name; one that is not is a row of the first version, which an
-/// earlier pillarbox reads too.
+/// An organisation that is more than a name; one that is not is a row of the first version, which
+/// an earlier pillarbox reads too.
 #[derive(Serialize, Deserialize)]
 struct OrganisationV2<'a> {
     name: &'a str,
@@ -113,13 +113,13 @@ struct ApiKeyV3<'a> {
 
 const LIMITED: u8 = 3;
 
-/// An API key that says something of its messages.
+/// An API key that has defaults for its messages.
 #[derive(Serialize, Deserialize)]
 struct ApiKeyV4<'a> {
     #[serde(borrow)]
     key: ApiKeyV3<'a>,
     priority: PriorityV3,
-    /// Milliseconds.
+    /// Milliseconds after the acceptance.
     expires_in: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ fn limited(row: ApiKeyV3<'_>, defaults: MessageDefaults) -> (ApiKeyV1<'_>, Optio
     (key, expires_at, KeyRights { scopes, domains, defaults })
 }
 
-/// Before checks were remembered.
+/// Row from before checks were stored.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Serialize))]
 pub(super) struct SenderDomainV1 {

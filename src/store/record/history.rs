@@ -1,4 +1,4 @@
-//! Rows of the history: what happened in an hour.
+//! Rows of the history: counts of the events in an hour.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Rows as they were and as they are written.
+//! Rows in earlier forms and in the present one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -201,7 +201,7 @@ fn a_types_number_in_a_key_on_the_disk_never_changes() {
         let expected = [&[0, 0, 1, 2, 3, 4, 5, 6, number][..], &[9; 8]].concat();
         assert_eq!(key.without_message(), expected);
     }
-    // Of events at one instant, the last one is the one that counts: rank and number agree.
+    // The last of the events at one instant counts: rank and number agree.
     assert!(numbers.is_sorted());
 }
 

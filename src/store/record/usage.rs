@@ -35,7 +35,7 @@ pub(crate) fn decode_usage(month: u64, bytes: &[u8]) -> Result<Usage, RowError> 
         day: count(row.day),
         month: count((month, row.month)),
     };
-    // What is beyond it has no end.
+    // A period that ends beyond it has no end.
     let starts = [usage.minute, usage.hour, usage.day, usage.month].map(|count| count.start);
     if starts.iter().any(|start| *start >= Timestamp::LAST) {
         return Err(RowError::Invalid("a period beyond all time"));

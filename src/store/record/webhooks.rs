@@ -23,19 +23,19 @@ const WITH_MORE: u8 = 2;
 struct WebhookV1<'a> {
     organisation: u32,
     url: &'a str,
-    /// All if there is none.
+    /// All types if it is empty.
     #[serde(borrow)]
     types: Vec<&'a str>,
     authority: Option<&'a str>,
     created_at: u64,
     secret: &'a [u8],
-    /// The secret before that one, and until when it signs.
+    /// The secret before that one, and the time until which it signs.
     replaced: Option<(&'a [u8], u64)>,
     paused: Option<(PausedByV1, u64)>,
 }
 
-/// What the first version of an endpoint's row cannot hold: secrets before the one that it names as
-/// replaced, and another form of events than the standard's.
+/// Parts that the first version of an endpoint's row cannot hold: secrets before the one that it
+/// names as replaced, and another form of events than the standard's.
 #[derive(Serialize, Deserialize)]
 struct WebhookV2<'a> {
     #[serde(borrow)]
@@ -103,7 +103,7 @@ pub(crate) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError>
     })
 }
 
-/// Reads the names of types; none stand for all.
+/// Reads the names of types; an empty list stands for all.
 fn types(names: &[&str]) -> Result<FeedTypes, RowError> {
     if names.is_empty() {
         return Ok(FeedTypes::ALL);
@@ -119,21 +119,21 @@ const MAX_MOVES: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CursorRow {
     pub(crate) cursor: WebhookCursor,
-    /// Those that later ones do not cover, oldest first: each went further than the ones before.
+    /// Moves that later ones do not cover, oldest first: each went further than the ones before.
     moves: Vec<CursorMove>,
 }
 
-/// Move of a cursor back to a position. Deliveries of earlier turns behind it are void, because the
-/// feed is delivered again from there.
+/// Move of a cursor back to a position. Deliveries of earlier generations behind it are void,
+/// because the feed is delivered again from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CursorMove {
-    /// The first turn after it.
+    /// The first generation after it.
     turn: u32,
     to: FeedPosition,
 }
 
 impl CursorRow {
-    /// Row of a cursor that was never moved back.
+    /// Row of a cursor that was not moved back.
     pub(crate) const fn new(cursor: WebhookCursor) -> Self {
         Self { cursor, moves: Vec::new() }
     }
@@ -150,7 +150,7 @@ impl CursorRow {
         Self { cursor: WebhookCursor { turn, position: to }, ..self }
     }
 
-    /// Whether a delivery of this turn counts.
+    /// Returns true if a delivery of this generation counts.
     pub(crate) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
         // The first move after it went back the furthest.
         let next = self.moves.iter().find(|next| turn < next.turn);
@@ -162,11 +162,11 @@ impl CursorRow {
 struct CursorV1 {
     turn: u32,
     position: u64,
-    /// Where the last move went, which the turn began with.
+    /// Position of the last move, which began the generation.
     moved_to: Option<u64>,
 }
 
-/// A cursor, and the moves before the last one: turn and position of each.
+/// A cursor, and the moves before the last one: generation and position of each.
 #[derive(Serialize, Deserialize)]
 struct CursorV2 {
     cursor: CursorV1,
@@ -206,7 +206,7 @@ struct RedeliveryV1 {
     last: Option<(u64, AttemptFailureV1)>,
 }
 
-/// The row of a delivery of this turn of the cursor; its position is in the key.
+/// The row of a delivery of this generation of the cursor; its position is in the key.
 pub(crate) fn encode_redelivery(turn: u32, delivery: &Redelivery) -> Vec<u8> {
     let Redelivery { position: _, attempts, last } = *delivery;
     let last = last.map(|(at, failure)| (at.unix_millis(), failure.into()));
