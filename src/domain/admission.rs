@@ -156,7 +156,7 @@ impl<'a> Admitted<'a> {
         self.0.subject
     }
 
-    /// The bodies.
+    /// The bodies of the message, or the submitted message itself.
     pub fn body(&self) -> Body<'a> {
         self.0.body
     }

@@ -13,7 +13,7 @@ pub const LASTING: Duration = Duration::from_mins(1);
 /// Time before the end of an API key at which operators are informed of it.
 pub const EXPIRY_NOTICE: Duration = Duration::from_hours(7 * 24);
 
-/// Waits after the first, the second … failed attempt. Later ones are [`LATER_DELAY`] apart.
+/// Waits after the first, the second … failed attempt. Later attempts are [`LATER_DELAY`] apart.
 const FIRST_DELAYS: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(30),
@@ -88,7 +88,7 @@ pub struct ToldCondition {
 /// Event that operators are informed of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlertEvent {
-    /// The condition holds.
+    /// The condition began to hold.
     Raised(ToldCondition),
     /// The condition has ended.
     Cleared(ToldCondition),
@@ -114,7 +114,7 @@ pub enum AlertEvent {
 pub struct News {
     /// Time of the event. It distinguishes the event from others of the same subject.
     pub at: Timestamp,
-    /// The event.
+    /// Latest event of the subject.
     pub event: AlertEvent,
 }
 
@@ -143,7 +143,7 @@ pub enum NextAttempt {
 /// Subject with its latest event and the progress of the posts about that event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
-    /// Latest event.
+    /// Latest event, with its time.
     pub news: News,
     /// Posts. If they are of older news, the latest was not posted yet.
     pub delivery: AlertDelivery,
@@ -289,7 +289,7 @@ mod tests {
         News { at, event: AlertEvent::Cleared(condition()) }
     }
 
-    /// Times of the attempts for some news at a receiver that takes nothing, for at most so long.
+    /// Times of the attempts for some news at a receiver that takes nothing, up to this time.
     fn attempts(news: News, time: Duration) -> Vec<Duration> {
         let mut alert = Alert::new(news);
         let mut found = Vec::new();
@@ -341,7 +341,7 @@ mod tests {
         let change = AlertChange { news: Some(cleared(later)), delivery: None };
         let after = change.apply(Some(alert.clone())).unwrap();
         assert!(after.is_due(NOON) && after.holding().is_none());
-        // The post of the older news was under way meanwhile, and comes to its end now.
+        // The post of the older news was under way meanwhile, and ends now.
         let taken = AlertChange::delivery(alert.taken());
         let after = taken.apply(Some(after)).unwrap();
         assert!(after.is_due(later) && after.is_waiting());

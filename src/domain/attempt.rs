@@ -193,7 +193,7 @@ impl ProblemKind {
         }
     }
 
-    /// The failure as a client reads it, in words of our own: what the provider says of an account
+    /// The failure as a client reads it, in words of our own: the provider's text about an account
     /// or its set-up may name other organisations' domains, ARNs and account numbers.
     pub fn failure(self) -> Failure {
         let (code, message) = match self {
@@ -293,16 +293,16 @@ impl Problem {
     }
 }
 
-/// Use of SES API v2's `TrackingConfigurationOverrides`, by which a message turns open and click
-/// tracking off for itself, whatever the account and the configuration set ask for.
+/// Use of SES API v2's `TrackingConfigurationOverrides`, by which a message turns off open and
+/// click tracking for itself, even if the account or the configuration set asks for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TrackingOverride {
-    /// Each message turns tracking off.
+    /// Each message disables tracking.
     #[default]
     Always,
-    /// Each message turns tracking off, unless the endpoint refuses that.
+    /// Each message disables tracking, unless the endpoint refuses that.
     Auto,
-    /// No message turns tracking off.
+    /// No message disables tracking.
     Never,
 }
 

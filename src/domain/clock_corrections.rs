@@ -33,7 +33,7 @@ pub enum Assurance {
 /// Doubt of the clock, as the file keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredDoubt {
-    /// Corrected instant at which windows stand still.
+    /// Corrected instant at which window time has stopped.
     pub frozen_at: Timestamp,
     /// First stored instant that may have the clock's error.
     pub unsure_from: Timestamp,
@@ -166,7 +166,7 @@ pub fn lead_millis(ahead: Timestamp, of: Timestamp) -> i64 {
     i64::try_from(millis).unwrap_or(if millis < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// Returns the instant that is so many milliseconds later.
+/// Returns the instant that is this many milliseconds later.
 pub fn shifted(instant: Timestamp, millis: i64) -> Timestamp {
     Timestamp::from_unix_millis(instant.unix_millis().saturating_add_signed(millis))
 }

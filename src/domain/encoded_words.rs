@@ -18,7 +18,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 const ESCAPE: u8 = 0x1b;
 const ESCAPE_BYTES: usize = 3;
 
-/// Returns a text with its encoded words decoded, wherever they stand in it.
+/// Returns a text with its encoded words decoded, at any position in it.
 ///
 /// White space between two of them is dropped, and their bytes are joined before they are decoded
 /// if both have the same charset, because programs split characters (RFC 2047 section 5 forbids
@@ -89,8 +89,8 @@ impl Word<'_> {
     }
 }
 
-/// Finds a charset by its label in the encoding standard, or by one of the two names that Python's
-/// email package alone has.
+/// Finds a charset by its label in the encoding standard, or by one of the two names that only
+/// Python's email package has.
 fn encoding(label: &str) -> Option<&'static Encoding> {
     let label = match label {
         "eucgb2312_cn" => "gb2312",
@@ -116,7 +116,7 @@ fn drop_empty_shifts(bytes: &mut Vec<u8>) {
     *bytes = kept;
 }
 
-/// Finds the next encoded word: what is before it, the word, and what is after it.
+/// Finds the next encoded word: the text before it, the word, and the text after it.
 fn next_word(text: &str) -> Option<(&str, Word<'_>, &str)> {
     let mut from = 0;
     loop {
@@ -259,7 +259,7 @@ mod tests {
             ("=?utf-8?B?SsM=?= =?utf-8?B?tnJn?=", "J\u{f6}rg"),
             ("=?utf-8?B?SsM=?= =?UTF-8?Q?=B6rg?= x", "J\u{f6}rg x"),
             ("=?big5?Q?=A7?= =?big5?Q?A=A6n?=", "\u{4f60}\u{597d}"),
-            // The shift goes on in the next word, or ends with the word.
+            // The shift continues in the next word, or ends with the word.
             ("=?iso-2022-jp?q?=1B$B@?= =?iso-2022-jp?q?A=1B(B?=", "\u{8acb}"),
             ("=?iso-2022-jp?q?=1B$B@A?= =?iso-2022-jp?q?5a=1B(B?=", "\u{8acb}\u{6c42}"),
             ("=?iso-2022-jp?q?=1B$B@A=1B(B?= =?iso-2022-jp?q?=1B$B5a=1B(B?=", "\u{8acb}\u{6c42}"),

@@ -1,7 +1,7 @@
-//! Delivery events: what the provider reports of recipients after it accepted a message.
+//! Delivery events: reports of the provider about recipients after it accepted a message.
 //!
-//! An event belongs to recipients; a message's status (did the provider take it?) is another
-//! matter and is only ever corrected by an event, never replaced by it.
+//! An event belongs to recipients. A message's status (did the provider take it?) is separate: an
+//! event may correct it, but does not replace it.
 
 use crate::suppression::SuppressionReason;
 use crate::time::Timestamp;
@@ -49,7 +49,7 @@ pub enum EventDetail {
         /// SES's reason, such as `Bad content`.
         reason: String,
     },
-    /// The recipient's server does not take it for now; SES goes on trying.
+    /// The recipient's server does not take it for now; SES continues to try.
     DeliveryDelay {
         /// SES's word for the cause, such as `MailboxFull`.
         delay_type: String,
@@ -69,7 +69,7 @@ worded! {
         Delivery = "delivery",
         /// SES accepted it, then refused to send it on.
         Reject = "reject",
-        /// It came back.
+        /// The message came back from the recipient's server.
         Bounce = "bounce",
         /// The recipient called it unwanted.
         Complaint = "complaint",
@@ -142,8 +142,8 @@ pub fn is_stopped_at_ses(sub_type: &str) -> bool {
     )
 }
 
-/// A message's latest event. Orders by time, then by the types' rank, so that the last event is
-/// the greatest, whatever order events arrive in.
+/// A message's latest event. Orders by time, then by the types' rank, so that the last event is the
+/// greatest, in whatever order events arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LastEvent {
     /// Time of the event, by the provider's clock.

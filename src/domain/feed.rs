@@ -71,7 +71,7 @@ worded! {
         Suppressed = "email.suppressed",
         /// The recipient's server accepted it.
         Delivery = "email.delivery",
-        /// It came back.
+        /// The message came back from the recipient's server.
         Bounce = "email.bounce",
         /// The recipient called it unwanted.
         Complaint = "email.complaint",
@@ -124,7 +124,7 @@ impl FromStr for FeedEventType {
 pub struct FeedTypes(u8);
 
 impl FeedTypes {
-    /// Every type.
+    /// Set of every type.
     pub const ALL: Self = Self(u8::MAX);
 
     /// Returns true if the type is in the set.
@@ -155,7 +155,7 @@ impl FromIterator<FeedEventType> for FeedTypes {
 pub enum FeedChange {
     /// The provider accepted the message.
     Sent,
-    /// The message failed.
+    /// The message failed for good.
     Failed,
     /// The message was suppressed.
     Suppressed,
@@ -205,7 +205,7 @@ pub struct FeedEventId {
 const ID_PREFIX: &str = "evt_";
 
 impl FeedEventId {
-    /// The entry's place.
+    /// Place of the entry in the order of all entries.
     pub const fn position(&self) -> FeedPosition {
         self.position
     }
@@ -281,7 +281,7 @@ impl FeedCursor {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads the text that a reader gives back at `window_now`.
+    /// Reads the text that a reader returns at `window_now`.
     pub fn parse(
         text: &str,
         feed: FeedId,

@@ -79,7 +79,7 @@ impl MessageId {
 impl FromStr for MessageId {
     type Err = NotAMessageId;
 
-    /// Accepts the canonical spelling alone, so that one message has one address.
+    /// Accepts only the canonical spelling, so that one message has one address.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let uuid = Uuid::try_parse(text).map_err(|_| NotAMessageId)?;
         let mut buffer = Uuid::encode_buffer();
@@ -104,7 +104,7 @@ const RAND_B_BITS: u32 = 62;
 /// would cost more than everything else about it.
 const RANDOM_BYTES: usize = 1_024;
 
-/// Makes message ids that grow strictly, also if the clock stands still or is set back.
+/// Makes message ids that grow strictly, also if the clock stops or is set back.
 #[derive(Debug)]
 pub struct MessageIds(Mutex<Sequence>);
 

@@ -1,7 +1,7 @@
 //! The rules of transactional mail, as plain types and pure functions.
 //!
-//! Knows nothing of tokio, serde, redb, HTTP or the clock: time comes in as a parameter, and
-//! everything here can be tested without I/O. Every other layer may use it; it uses none.
+//! Knows nothing of tokio, serde, redb, HTTP or the clock: time is a parameter, and everything here
+//! can be tested without I/O. Every other layer may use it; it uses no other layer.
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 

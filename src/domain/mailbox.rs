@@ -97,7 +97,7 @@ impl<'a> DomainName<'a> {
         Self(Cow::Borrowed(text))
     }
 
-    /// The name's text.
+    /// The name's text, as A-labels in lower case.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -293,8 +293,8 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Returns true if a text has more than so many characters. Neither a text of a megabyte nor a
-/// short one is counted.
+/// Returns true if a text has more than `max` characters. Counts only if the length in bytes leaves
+/// it open.
 fn has_more_chars(text: &str, max: usize) -> bool {
     text.len() > max && (text.len() > 4 * max || text.chars().count() > max)
 }

@@ -182,7 +182,7 @@ pub enum Transition {
     },
     /// An attempt failed and another will follow.
     RetryLater {
-        /// The attempt's failure.
+        /// The failure of the attempt.
         failure: Failure,
         /// Possibility that the attempt was accepted.
         acceptance: Acceptance,
@@ -246,7 +246,7 @@ pub struct Message {
     pub from: String,
     /// The recipients as given: to, cc and bcc, in that order.
     pub recipients: Vec<String>,
-    /// The subject.
+    /// The subject, as given.
     pub subject: String,
     /// The client's own names and values, if it gave any.
     pub metadata: Option<BTreeMap<String, String>>,
@@ -296,7 +296,7 @@ impl Message {
     /// Records the outcome for the message after `attempts` calls in all.
     pub fn record(&mut self, attempts: u32, transition: Transition) -> Recorded {
         let State::Queued { acceptance: before, .. } = self.state else {
-            // A call that an event's proof overtook was started all the same.
+            // A call that an event's proof overtook was started too.
             if matches!(self.state, State::Sent { .. }) {
                 self.attempts = self.attempts.max(attempts);
             }
@@ -340,7 +340,7 @@ impl Message {
         }
     }
 
-    /// Takes an event into account, whatever order events arrive in.
+    /// Takes an event into account, in whatever order events arrive.
     pub fn observe(&mut self, event: LastEvent) {
         self.last_event = self.last_event.max(Some(event));
     }

@@ -21,7 +21,7 @@ pub struct OrganisationName(String);
 pub struct BadOrganisationName;
 
 impl OrganisationName {
-    /// The name's text.
+    /// The name, as the operator gave it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -171,7 +171,7 @@ worded! {
     pub enum Scope {
         /// Every POST path, and SMTP.
         Send = "send",
-        /// Every GET path.
+        /// Every GET path of the API.
         Read = "read",
     }
 }
@@ -179,7 +179,7 @@ worded! {
 /// Rights of an API key, and terms of messages that name none themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRights {
-    /// At least one.
+    /// Permitted uses, of which there is at least one.
     pub scopes: BTreeSet<Scope>,
     /// Domains that its senders may be of, as A-labels in lower case. If the set is empty, each
     /// domain of the organisation.
@@ -227,7 +227,7 @@ worded! {
     /// Destination of an organisation's mail. It does not change (contract, section 15).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum OrganisationKind {
-        /// It goes to the provider.
+        /// Its mail goes to the provider.
         Production = "production",
         /// A simulator inside the process answers, and nothing leaves it.
         Test = "test",
@@ -249,7 +249,7 @@ worded! {
     pub enum PausedRequests {
         /// They are accepted, and wait.
         Accepted = "accepted",
-        /// They get 503.
+        /// They are refused with 503.
         Refused = "refused",
     }
 }
@@ -257,13 +257,13 @@ worded! {
 /// The most recipients of accepted messages in each period; `None` for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// In a minute.
+    /// Limit of a minute of UTC.
     pub per_minute: Option<u64>,
-    /// In an hour.
+    /// Limit of an hour of UTC.
     pub per_hour: Option<u64>,
-    /// In a day.
+    /// Limit of a day of UTC.
     pub per_day: Option<u64>,
-    /// In a month.
+    /// Limit of a month of UTC.
     pub per_month: Option<u64>,
 }
 

@@ -23,7 +23,7 @@ worded! {
         Delivered = "delivered",
         /// The recipient's server does not take it for now.
         Delayed = "delayed",
-        /// It came back.
+        /// The message came back from the recipient's server.
         Bounced = "bounced",
         /// A recipient called it unwanted.
         Complained = "complained",

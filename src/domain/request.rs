@@ -27,13 +27,13 @@ mod attachment;
 /// The fields of a send request as read, with no rule checked but their types.
 #[derive(Debug, Clone, Default)]
 pub struct Draft<'a> {
-    /// The sender.
+    /// Mailbox of the sender.
     pub from: Option<&'a str>,
-    /// The recipients.
+    /// Mailboxes of the recipients.
     pub to: Option<Vec<&'a str>>,
     /// The recipients of a copy.
     pub cc: Option<Vec<&'a str>>,
-    /// The hidden recipients.
+    /// Mailboxes of the hidden recipients.
     pub bcc: Option<Vec<&'a str>>,
     /// Mailboxes to which replies go, in the order given.
     pub reply_to: Vec<&'a str>,
@@ -64,11 +64,11 @@ pub struct Draft<'a> {
 /// Rule for the custom headers of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HeaderPolicy {
-    /// `X-` headers and `List-Unsubscribe` alone (specification section 2.1).
+    /// Only `X-` headers and `List-Unsubscribe` (specification section 2.1).
     #[default]
     Specification,
-    /// Those that a message submitted over SMTP may have, apart from what the request's other
-    /// fields say and what SES writes itself.
+    /// Headers of a message submitted over SMTP, except those that the request's other fields give
+    /// and those that SES writes itself.
     Submission,
 }
 
@@ -146,7 +146,7 @@ impl<'a> From<&'a str> for BodyText<'a> {
     }
 }
 
-/// A message that came whole (RFC 5322), as it goes to the provider.
+/// A message that was submitted whole (RFC 5322), as it goes to the provider.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RawMessage<'a> {
     /// The header fields that are sent, each with its line's end.
@@ -164,9 +164,9 @@ impl fmt::Debug for RawMessage<'_> {
 /// The content of a message: bodies, of which at least one is present and not empty, or all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// HTML alone.
+    /// HTML without plain text.
     Html(BodyText<'a>),
-    /// Plain text alone.
+    /// Plain text without HTML.
     Text(BodyText<'a>),
     /// Both, as alternatives.
     Both {
@@ -221,7 +221,7 @@ impl<'a> IdempotencyKey<'a> {
         Self { origin, text }
     }
 
-    /// The key's origin.
+    /// The origin of the key.
     pub const fn origin(&self) -> KeyOrigin {
         self.origin
     }
@@ -274,7 +274,7 @@ pub struct Submission<'a> {
     pub recipients: Vec<&'a str>,
     /// The subject for the record.
     pub subject: &'a str,
-    /// The message.
+    /// The submitted message itself.
     pub message: RawMessage<'a>,
     /// The key that identifies the logical message.
     pub idempotency_key: Option<IdempotencyKey<'a>>,
@@ -491,8 +491,8 @@ fn checked_headers<'a>(
     Ok(headers)
 }
 
-/// Header fields that other fields of a request give, or that SES writes: who sends, who receives,
-/// when, and how the message is made up (RFC 5322, section 3.6).
+/// Header fields that other fields of a request give, or that SES writes: sender, recipients, date,
+/// and the structure of the message (RFC 5322, section 3.6).
 const OTHERWISE_GIVEN: [&str; 12] = [
     "From",
     "Sender",

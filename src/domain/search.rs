@@ -19,13 +19,13 @@ pub struct MessageFilter {
     pub ids: Option<RangeInclusive<MessageId>>,
     /// Only those accepted after this one. A page then has the oldest of them.
     pub after: Option<MessageId>,
-    /// Only this organisation's.
+    /// Only messages of this organisation.
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.
     pub status: Option<Status>,
     /// Only those whose latest event is of this type.
     pub last_event: Option<EventType>,
-    /// Only those with this outcome by what is stored: none is `sending`.
+    /// Only those with this outcome by the stored state: none is `sending`.
     pub outcome: Option<MessageOutcome>,
     /// Only those with this recipient.
     pub recipient: Option<SuppressedAddress>,

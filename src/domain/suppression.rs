@@ -35,7 +35,7 @@ impl SuppressedAddress {
         if let Ok(mailbox) = Mailbox::parse_stored(text) {
             return Some(Self::from(mailbox.address()));
         }
-        // Providers write display names with less care than we ask of clients: what stands in the
+        // Providers write display names with less care than we require of clients: the text in the
         // angle brackets at the end is the address.
         let in_brackets = text.trim().strip_suffix('>').and_then(|rest| rest.rsplit_once('<'));
         if let Some((name, address)) = in_brackets
@@ -49,7 +49,7 @@ impl SuppressedAddress {
         found.all(|other| other == first).then_some(first)
     }
 
-    /// The address that a word is, but for quotes around it and a dot at its end.
+    /// Returns the address in a word, without quotes around it and a dot at its end.
     fn of_word(word: &str) -> Option<Self> {
         let word = word.trim_end_matches('.');
         let unquoted = ['\'', '`']
@@ -69,8 +69,8 @@ impl SuppressedAddress {
     }
 }
 
-/// The words of a text that may be addresses: without what separates them, and without comments
-/// (RFC 5322 section 3.2.2). A quoted string is part of its word.
+/// The words of a text that may be addresses: without separators, and without comments (RFC 5322
+/// section 3.2.2). A quoted string is part of its word.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
     text.split(move |c: char| {
@@ -117,11 +117,11 @@ worded! {
     /// Reason why an address is suppressed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum SuppressionReason {
-        /// A permanent bounce.
+        /// A permanent bounce of a message.
         Bounce = "bounce",
-        /// A complaint.
+        /// A complaint about a message.
         Complaint = "complaint",
-        /// The operator's decision.
+        /// The decision of an operator.
         Manual = "manual",
     }
 }

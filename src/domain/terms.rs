@@ -21,7 +21,7 @@ worded! {
     }
 }
 
-/// A message's priority, and where it comes from.
+/// A message's priority, and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessagePriority {
     /// The request named it.
@@ -50,7 +50,7 @@ impl MessagePriority {
 /// Terms of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Its priority.
+    /// Priority, and whether the request named it.
     pub priority: MessagePriority,
     /// Time after its acceptance for which it may be sent, in whole milliseconds; `None` if it has
     /// no end of its own.
@@ -62,8 +62,8 @@ impl Terms {
     pub const NONE: Self =
         Self { priority: MessagePriority::Default(Priority::Normal), expires_in: None };
 
-    /// Returns the terms of a message whose request says this, posted with a key that has these
-    /// defaults.
+    /// Returns the terms of a message with these terms in its request, posted with a key that has
+    /// these defaults.
     pub fn new(
         priority: Option<Priority>,
         expires_in: Option<Duration>,
@@ -80,7 +80,7 @@ impl Terms {
 /// Terms that an API key gives to messages that name none themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MessageDefaults {
-    /// Their priority.
+    /// Priority of the messages.
     pub priority: Priority,
     /// Time after their acceptance for which they may be sent; `None` for no end.
     pub expires_in: Option<Duration>,

@@ -76,7 +76,7 @@ impl Step {
         Some(Self { at, kind, attempt, attempts, failure, next_attempt_at: None })
     }
 
-    /// Returns a restart.
+    /// Returns the step of a restart.
     pub const fn restart(at: Timestamp) -> Self {
         let kind = StepKind::Restarted;
         Self { at, kind, attempt: None, attempts: 0, failure: None, next_attempt_at: None }
@@ -250,7 +250,7 @@ mod tests {
             shown(&sent(9), &[1, 7, 8]),
             "accepted attempt_failed:1 omitted:5 attempt_failed:7 attempt_failed:8 sent:9"
         );
-        // An event proved what a lost answer had left open.
+        // An event proved the acceptance that a lost answer had left open.
         assert_eq!(shown(&sent(1), &[1]), "accepted attempt_failed:1 sent:1");
         let queued = State::Queued { last_failure: None, acceptance: Acceptance::Excluded };
         assert_eq!(shown(&message(3, queued), &[1]), "accepted attempt_failed:1 omitted:2");

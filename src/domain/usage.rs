@@ -85,13 +85,13 @@ impl Count {
 /// Recipients that an organisation had accepted in the periods of one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// In the minute.
+    /// Count of the minute.
     pub minute: Count,
-    /// In the hour.
+    /// Count of the hour.
     pub hour: Count,
-    /// In the day.
+    /// Count of the day.
     pub day: Count,
-    /// In the month.
+    /// Count of the month.
     pub month: Count,
 }
 
@@ -147,7 +147,7 @@ impl Usage {
         }
     }
 
-    /// Adds what was accepted elsewhere in the same periods or later ones.
+    /// Adds recipients that were accepted elsewhere in the same periods or later ones.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let sum = |one: Count, other: Count| match one.start.cmp(&other.start) {

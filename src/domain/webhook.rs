@@ -209,7 +209,7 @@ pub struct Webhook {
     pub authority: Option<String>,
     /// Time at which it was added.
     pub created_at: Timestamp,
-    /// Secret that signs.
+    /// Secret that signs deliveries.
     pub secret: SigningSecret,
     /// Secrets before that one that may still sign, the newest first.
     pub replaced: Vec<ReplacedSecret>,
@@ -299,7 +299,7 @@ impl fmt::Display for AttemptFailure {
 pub struct Redelivery {
     /// Place of its event in the feed.
     pub position: FeedPosition,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
     /// Time of the last attempt, with its failure; `None` if an operator requested the delivery.
     pub last: Option<(Timestamp, AttemptFailure)>,
@@ -310,7 +310,7 @@ pub struct Redelivery {
 pub struct WaitingDelivery {
     /// Time of the next attempt.
     pub due: Timestamp,
-    /// The delivery.
+    /// The delivery that waits.
     pub delivery: Redelivery,
 }
 

@@ -4,13 +4,12 @@
 //!
 //! - [`Clock::now`] is the wall clock. It is this machine's, or that of the database that several
 //!   nodes have in common ([`Clock::follow`]). So a node with a wrong clock does not harm the
-//!   others. Only what others judge by their own clocks, such as signatures, has
+//!   others. Only values that others compare with their own clocks, such as signatures, have
 //!   [`Clock::machine_time`].
 //! - [`Clock::record_time`] is the instant that is stored with a new message. It is the wall clock
 //!   while the clock is trusted. During a doubt it is the last trusted instant plus the time that
 //!   has passed since boot.
-//! - [`Clock::window_time`] is the time by which windows are judged. It stands still during a
-//!   doubt.
+//! - [`Clock::window_time`] is the time by which windows are judged. It stops during a doubt.
 //!
 //! A doubt begins if the wall clock moves by over an hour against the time since boot, or if at the
 //! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
@@ -18,7 +17,7 @@
 //! confirms the clock. Then the error of the recorded instants is known. The file keeps it as a
 //! correction ([`clock_corrections`](pillarbox_domain::clock_corrections)), so that each message
 //! has its real age. A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock
-//! itself writes nothing. It proposes a record, and goes by it once the record is durable.
+//! itself writes nothing. It proposes a record, and follows it once the record is durable.
 //!
 //! The time since boot is never wrong, so all instants of one process have the same error. A
 //! correction therefore holds for everything that this process stored since its clock was last
@@ -45,10 +44,9 @@ mod kernel;
 
 /// Largest distance between the wall clock and the time since boot that is not a doubt.
 const LARGEST_DRIFT: Duration = Duration::from_hours(1);
-/// Time for which a check of the clock holds, and largest distance between the wall clock and the
-/// time since boot meanwhile.
+/// Largest distance of a start from the file's time stamp that is not a doubt.
 const LONGEST_ABSENCE: Duration = Duration::from_hours(24);
-/// Time for which a look at the clock holds, and largest distance between the wall clock and the
+/// Time for which a check of the clock holds, and largest distance between the wall clock and the
 /// time since boot meanwhile.
 const LOOK_HOLDS: Duration = Duration::from_secs(1);
 /// Smallest difference between two instants.
@@ -113,7 +111,7 @@ enum Cause {
 /// Doubt of the wall clock, as operators see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jump {
-    /// Time at which windows stand still.
+    /// Time at which window time has stopped.
     pub since: Timestamp,
     /// Time that the clock should show by the time since boot; after a start, the earliest such
     /// time.
@@ -169,8 +167,8 @@ impl Clock {
         Self::new(Source::System { followed: OnceLock::new() })
     }
 
-    /// Returns a clock that stands still until it is set or moved on. Its kernel does not say that
-    /// it is synchronised.
+    /// Returns a clock that stops until it is set or moved on. Its kernel does not say that it is
+    /// synchronised.
     pub fn manual(start: Timestamp) -> Self {
         Self::new(Source::Manual {
             wall: AtomicU64::new(start.unix_millis()),
@@ -277,7 +275,7 @@ impl Clock {
         self.0.source.wall()
     }
 
-    /// Returns the time of this machine's own clock, whatever clock is followed.
+    /// Returns the time of this machine's own clock, even if another clock is followed.
     pub fn machine_time(&self) -> Timestamp {
         match &self.0.source {
             Source::System { .. } => Timestamp::from(SystemTime::now()),
@@ -304,7 +302,7 @@ impl Clock {
         self.record_and_window_time().1
     }
 
-    /// Returns the instant whose minutes, hours, days and months count now. It goes on while the
+    /// Returns the instant whose minutes, hours, days and months count now. It continues while the
     /// wall clock is in doubt.
     pub fn period_time(&self) -> Timestamp {
         let (stored, window_now) = self.record_and_window_time();
@@ -477,8 +475,8 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock's wall time alone, as someone who sets a wrong date does. On the
-    /// system's clock, the call does nothing.
+    /// Sets only a manual clock's wall time, like a wrong setting of the date. On the system's
+    /// clock, the call does nothing.
     pub fn set(&self, now: Timestamp) {
         if let Source::Manual { wall, .. } = &self.0.source {
             wall.store(now.unix_millis(), Ordering::SeqCst);
@@ -505,7 +503,7 @@ fn since_boot() -> Duration {
     Duration::try_from(time).expect("a time since boot is not before it")
 }
 
-/// Returns the Unix time of a boot that was so long before an instant, in milliseconds.
+/// Returns the Unix time of a boot that was this long before an instant, in milliseconds.
 fn boot_millis(instant: Timestamp, since_boot: Duration) -> u64 {
     let since_boot = u64::try_from(since_boot.as_millis()).unwrap_or(u64::MAX);
     instant.unix_millis().saturating_sub(since_boot)

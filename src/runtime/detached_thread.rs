@@ -9,7 +9,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 /// Does work on a thread of its own. If the returned future is dropped, or the process ends, the
-/// thread is left alone.
+/// thread continues without them.
 ///
 /// Fails if the system has no thread left, or if the work panics.
 pub async fn run<T: Send + 'static>(

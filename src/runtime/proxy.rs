@@ -23,7 +23,7 @@ const EXCEPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 /// Error of a call whose proxy refuses the user and the password, in the HTTP client's words.
 pub const UNAUTHORIZED: &str = "tunnel error: proxy authorization required";
 
-/// Proxy server.
+/// Proxy server, with its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyServer {
     /// Its URL, with user and password if it wants them.

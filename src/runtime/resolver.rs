@@ -19,7 +19,7 @@ use crate::in_flight::InFlightGuard;
 use crate::shared_limits::{Budget, Reservation, Slots};
 
 /// Time after which a resolution is slow. Addresses that were found before are used meanwhile, and
-/// the next resolution of the name takes a thread of those for slow names alone.
+/// the next resolution of the name takes one of the threads that only slow names use.
 const SLOW: Duration = Duration::from_secs(1);
 /// Time for which addresses are used again, so that an answer that came too late for its caller
 /// serves the next one.

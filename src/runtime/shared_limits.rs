@@ -15,12 +15,12 @@ pub use slots::{Slot, Slots, TooMany};
 
 mod slots;
 
-/// Budget of bytes that no holder can take alone.
+/// Budget of bytes that one holder cannot use up.
 ///
-/// Bytes are granted only if the holder has less in use than is free, and only if they fit into
-/// what is free: a dynamic threshold, as shared-memory switches have it (Choudhury and Hahne,
+/// Bytes are granted only if the holder has less in use than is free, and only if they fit into the
+/// free bytes: a dynamic threshold, as shared-memory switches have it (Choudhury and Hahne,
 /// "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on
-/// Networking 6(2), 1998; their factor is 1 here). So one holder alone gets about half, `n` greedy
+/// Networking 6(2), 1998; their factor is 1 here). So a single holder gets about half, `n` greedy
 /// ones leave an `n + 1`th free, and a holder with nothing in use only needs room for its own
 /// request.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl<K: Copy + Eq + Hash> Budget<K> {
     pub fn missing(&self, holder: K, bytes: usize) -> usize {
         let ledger = self.0.ledger();
         let free = ledger.free();
-        // What a holder releases is taken from its own and added to what is free.
+        // Bytes that a holder releases are taken from its own and added to the free ones.
         let of_share = (ledger.held(holder) + 1).saturating_sub(free).div_ceil(2);
         of_share.max(bytes.saturating_sub(free))
     }

@@ -38,7 +38,7 @@ pub enum AfterFault {
 /// Faults of a task since the start of the process.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Number of faults, of all starts together.
+    /// Number of the faults.
     pub count: u64,
     /// Time of the last one.
     pub last: Option<Instant>,
@@ -97,7 +97,7 @@ tasks! {
     FeedConfirmation "feed_confirmation" EndProcess,
     /// Informs other nodes that this one lives.
     SignsOfLife "signs_of_life" EndProcess,
-    /// Reads what other nodes changed.
+    /// Reads the changes of other nodes.
     OtherNodesChanges "other_nodes_changes" EndProcess,
     /// Reads the state of the database.
     DatabaseState "database_state" EndProcess,

@@ -22,7 +22,7 @@ enum Buffer {
 }
 
 impl TextBuffer {
-    /// An empty text with room for so many bytes.
+    /// An empty text with room for this many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         if bytes >= MAPPED_FROM_BYTES
             && let Ok(map) = MmapMut::map_anon(bytes)

@@ -63,8 +63,8 @@ impl Damage {
         }
     }
 
-    /// Forgets what is past its retention: records and events with ids in `records`, idempotency
-    /// keys with ids in `keys`.
+    /// Forgets rows that are past their retention: records and events with ids in `records`,
+    /// idempotency keys with ids in `keys`.
     pub(super) fn forget(&self, records: &[Range<MessageId>], keys: &[Range<MessageId>]) {
         let mut rows = locked(&self.0);
         if rows.is_empty() {

@@ -83,8 +83,9 @@ impl Store {
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
-    /// Returns what `then` makes of a page as [`Store::feed`] reads it. This is one of the listings
-    /// that an organisation may have running, and `then` runs where the page is read.
+    /// Returns the result of `then` for a page as [`Store::feed`] reads it. This is one of the
+    /// listings that an organisation may have running, and `then` runs on the thread that reads the
+    /// page.
     pub async fn list_feed<T: Send + 'static>(
         &self,
         organisation: OrganisationId,
@@ -148,7 +149,7 @@ impl Store {
     ) -> Result<(FeedPage, Option<Turn>), StoreError> {
         let OrganisationId(number) = query.organisation;
         let mut page = FeedPage { entries: Vec::new(), next: after };
-        // Of some types alone there may be few.
+        // There may be few entries of some types.
         let is_all = query.types == FeedTypes::ALL;
         let mut step = if is_all { query.limit.clamp(1, FIRST_LOOK) } else { FIRST_LOOK };
         // A reader that has seen the last entry needs no read of the rows.

@@ -42,7 +42,7 @@ impl Store {
             }
         })
         .await?;
-        // Read again instead of kept: many organisations may have come and gone.
+        // Read again instead of kept: many organisations may have been added and removed.
         let mut by_mail: Vec<_> = mail.into_iter().collect();
         by_mail.sort_by_key(|(organisation, mail)| (Reverse(*mail), *organisation));
         let first = by_mail.into_iter().take(most);

@@ -217,7 +217,7 @@ pub struct Report {
 pub enum Reference {
     /// By our own id, which the message carried as a tag.
     Tag(MessageId),
-    /// By the provider's identifier alone.
+    /// By the provider's identifier only.
     ProviderId,
 }
 
@@ -279,7 +279,7 @@ pub type SuppressionKey = (Option<OrganisationId>, SuppressedAddress);
 pub struct SuppressionPage {
     /// Those that can be read.
     pub suppressions: Vec<(Option<OrganisationId>, Suppression)>,
-    /// Those whose row cannot be read. They suppress all the same.
+    /// Suppressions whose row cannot be read. They suppress all the same.
     pub damaged: Vec<SuppressionKey>,
     /// The last one of a full page, after which the next page starts.
     pub next: Option<SuppressionKey>,
@@ -335,7 +335,7 @@ pub struct NewWebhook {
 /// Result of adding an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WebhookAdded {
-    /// It is added, and receives what is committed from now on.
+    /// It is added, and receives events that are committed from now on.
     Added(Box<Webhook>),
     /// There is no such organisation.
     NoOrganisation,

@@ -90,7 +90,7 @@ macro_rules! on_engine {
     };
 }
 
-/// Does something on a server that several nodes share; a data file is a node alone.
+/// Runs on a server that several nodes share; a data file has only one node.
 macro_rules! on_server {
     ($store:expr, $engine:ident => $work:expr, else $alone:expr) => {
         match &$store.engine {
@@ -169,8 +169,8 @@ struct InMemory {
 }
 
 impl Store {
-    /// Opens the store in a directory, making it if there is none, and sets right what the end of
-    /// the last process left: every pending message becomes `failed` before this returns.
+    /// Opens the store in a directory, making it if there is none, and recovers from the end of the
+    /// last process: every pending message becomes `failed` before this returns.
     pub fn open(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
         Self::open_as(StoreOwner::Service, directory, |_| BTreeSet::new(), now)
     }
@@ -280,7 +280,7 @@ impl Store {
     }
 
     /// Returns the message that an organisation's idempotency key made, if it still replays at
-    /// `window_now`. Sees what is durable; needs neither space on disk nor the writer.
+    /// `window_now`. Reads durable rows; needs neither space on disk nor the writer.
     pub async fn replay(
         &self,
         organisation: OrganisationId,

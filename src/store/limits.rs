@@ -16,7 +16,7 @@ pub(super) const UNMATCHED_WAIT: Duration = Duration::from_hours(24);
 /// it.
 pub(super) const LOST_SHOWN: Duration = Duration::from_hours(24);
 /// Largest number of organisations that have counts of their own in one hour of history. The others
-/// are in the total alone, so that 90 days take at most about 10 MB.
+/// are only in the total, so that 90 days take at most about 10 MB.
 pub(super) const MAX_COUNTED_ORGANISATIONS: usize = 100;
 /// Number under which rows hold for all organisations: suppressions, and totals of history. No
 /// organisation has it.

@@ -79,8 +79,8 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     working.await.expect("the work does not panic and is not aborted")
 }
 
-/// Reads a page in a slot, and returns what `then` makes of it. The caller may go meanwhile, but
-/// the read continues, so it owns the slot.
+/// Reads a page in a slot, and returns the result of `then`. The caller may go meanwhile, but the
+/// read continues, so it owns the slot.
 pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
     read: impl Future<Output = Result<(P, Option<Turn>), StoreError>> + Send + 'static,
     then: impl FnOnce(P) -> T + Send + 'static,

@@ -93,8 +93,8 @@ impl Store {
         Ok(stored.map(|stored| window_now.into().corrected(stored)))
     }
 
-    /// Returns the stored instant of the last message's id, or `None` if there is no message.
-    /// Reads what is published.
+    /// Returns the stored instant of the last message's id, or `None` if there is no message. Reads
+    /// published rows.
     pub async fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
         let last = read_engine!(self, engine => engine.last_message())?;
         Ok(last.map(|id| id.instant()))

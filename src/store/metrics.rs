@@ -20,7 +20,7 @@ const COMMIT_BOUNDS: [f64; 13] =
 /// A commit that takes longer is slow.
 pub const SLOW_COMMIT: Duration = Duration::from_millis(500);
 
-/// Metrics of the store. The writer's thread alone adds to them, once a commit.
+/// Metrics of the store. Only the writer's thread adds to them, once a commit.
 #[derive(Debug)]
 pub struct StoreMetrics {
     batch_operations: Histogram,

@@ -1,5 +1,5 @@
 //! Node: the store as one of several on a database, which shares the pace and the duties with the
-//! others. A data file is a node alone.
+//! others. A data file has only one node.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Takes the next slot for a call to the provider; all nodes share the slots, which are
-    /// `interval` apart. Returns the time until it begins. The node of a data file is alone, so it
+    /// `interval` apart. Returns the time until it begins. A data file has only one node, which
     /// does not wait for others.
     pub async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
         on_server!(self, engine => engine.take_call_slot(interval).await, else Ok(Duration::ZERO))

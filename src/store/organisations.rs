@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// Removes an organisation with its keys, domains and endpoints. Its records stay until their
-    /// retention ends, and its suppressions with them. A key that cannot be read lets nobody in,
+    /// retention ends, and its suppressions with them. A key that cannot be read admits no request,
     /// and stays.
     pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
         self.change(Lock::Directory, 1, move |rows| remove(rows, id)).await

@@ -109,7 +109,7 @@ struct Shared {
     readers: Slot,
     /// For reads of many rows, so that single rows do not wait behind them.
     listers: Slot,
-    /// Position up to which the filter has what other nodes added.
+    /// Position up to which the filter has the additions of other nodes.
     suppressions_followed: AtomicI64,
     feed: Feeds,
     calls: Calls,
@@ -376,7 +376,7 @@ impl Shared {
     }
 }
 
-/// Follows what other nodes change.
+/// Follows the changes of other nodes.
 async fn follow(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(FOLLOW);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -407,7 +407,7 @@ pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
 }
 
 /// Key of an event among those of its message. Orders them by time, and is the same for the same
-/// event however often and in whatever form it arrives.
+/// event for each arrival of it, in whatever form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EventKey {
     pub(super) occurred_at: Timestamp,
@@ -435,7 +435,7 @@ impl EventKey {
 }
 
 /// Number of a type in keys on the disk, which must not change: of events at one instant, the
-/// highest comes last.
+/// highest is the last.
 const fn event_number(event_type: EventType) -> u8 {
     match event_type {
         EventType::DeliveryDelay => 0,
@@ -630,7 +630,7 @@ pub(super) fn decode_suppression(address: &str, bytes: &[u8]) -> Result<Suppress
 #[derive(Serialize, Deserialize)]
 struct TimeV1 {
     stamp: u64,
-    /// The corrected instant at which windows stand still, and the first unsure stored instant.
+    /// The corrected instant at which window time has stopped, and the first unsure stored instant.
     doubt: Option<(u64, u64)>,
     assurance: AssuranceV1,
     corrections: Vec<(u64, i64)>,

@@ -221,7 +221,7 @@ impl RedbStore {
     /// Waits until snapshots show every batch that is durable now, or the store refuses writes.
     pub(crate) async fn published(&self) {
         if self.shared.database.is_unpublished() {
-            // If it fails, the file is opened again, and snapshots show what is in the journal.
+            // If it fails, the file is opened again, and snapshots show the batches of the journal.
             let _ = self.writer.barrier().await;
         }
     }

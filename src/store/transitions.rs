@@ -145,7 +145,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
     })
 }
 
-/// Counts the final state that a message has come to, and reports it in the feed. If it is sent,
+/// Counts the final state that a message has reached, and reports it in the feed. If it is sent,
 /// notes the provider's id, and applies the events that came before the outcome.
 fn settle(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<(), Stop> {
     if let Some(change) = final_change(&message.state) {

@@ -12,7 +12,7 @@ use crate::policy::{
 };
 use crate::request::{BodyText, FieldError, required};
 
-/// Type of a file whose extension is unknown (RFC 2046, section 4.5.1).
+/// Type of a file with an unknown extension (RFC 2046, section 4.5.1).
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 /// Extensions of files that SES refuses (SES Developer Guide, "Amazon SES unsupported attachment
@@ -48,7 +48,7 @@ pub struct Attachment<'a> {
     pub filename: Cow<'a, str>,
     /// Its bytes, in base64 with padding (RFC 4648, section 4).
     pub content: BodyText<'a>,
-    /// Its media type.
+    /// Media type, given or by the extension.
     pub content_type: &'a str,
     /// The name by which HTML shows it inline (RFC 2392).
     pub content_id: Option<&'a str>,

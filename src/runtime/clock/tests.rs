@@ -72,7 +72,7 @@ fn a_doubt_does_not_end_before_its_end_is_durable() {
     let proposal = clock.propose(ConfirmedBy::Operator);
     assert_eq!(clock.window_time().now(), NOON);
     assert!(clock.jump().is_some());
-    // It takes so long that what came in meanwhile would be taken for what comes after it.
+    // It takes so long that the instants of the doubt overlap with those after it.
     clock.advance(DAY * 95);
     assert_eq!(clock.adopt(&proposal), Adoption::Outdated);
     keep(&clock, ConfirmedBy::Operator);
@@ -231,7 +231,7 @@ fn what_is_stored_never_goes_back_though_the_clock_was_far_ahead() {
     assert_eq!(after, ahead.plus(HOUR));
     assert_eq!(clock.window_time().corrected(after), NOON.plus(HOUR));
 
-    // Over a restart too, until the clock has come to what is stored.
+    // Also over a restart, until the clock has reached the stored instants.
     let kept = TimeRecord { stamp: after, ..kept };
     let clock = opened(&kept, NOON.plus(HOUR * 2));
     assert_eq!(clock.record_time(), ahead.plus(HOUR * 2));

@@ -27,7 +27,7 @@ impl Fixture {
         accepted.and_then(|all| all.into_iter().collect()).map_err(of_store)
     }
 
-    /// Accepts so many messages, fast.
+    /// Accepts this many messages, fast.
     pub(super) async fn new_messages(&self, count: usize) {
         let handed_over = Arc::default();
         for first in (0..count).step_by(500) {

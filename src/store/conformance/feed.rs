@@ -227,7 +227,7 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!((purged.messages, purged.feed_entries), (1, 1));
     assert_eq!(store.rows_of_feed().await, 0, "nothing is left of it");
 
-    // The feed goes on behind what was there.
+    // The feed continues behind the earlier entries.
     let before = store.feed_end(organisation);
     let now = end.plus(late);
     let next = fixture.ids.next(now);
@@ -264,7 +264,7 @@ async fn entries_keep_their_order_if_the_clock_is_set_back() {
     assert_eq!(told(&page.unwrap().entries), expected);
 }
 
-/// As applications do it: each asks for what is behind the last entry that it has seen.
+/// As applications do it: each asks for entries behind the last one that it has seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twice() {
     const EACH: usize = 150;

@@ -1,5 +1,4 @@
-//! Cluster: the nodes and the database as operators see them, and what operators change about
-//! nodes.
+//! Cluster: the nodes and the database as operators see them, and operators' orders to nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -306,8 +306,8 @@ where
     let driver = tokio::spawn(async move {
         while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
             match message {
-                // "canceling wait for synchronous replication": the commit is on this server,
-                // and nobody knows whether it is on the standby (PostgreSQL, syncrep.c).
+                // "canceling wait for synchronous replication": the commit is on this server, but
+                // may not be on the standby (PostgreSQL, syncrep.c).
                 Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
                     tracing::warn!(message = notice.message(), "PostgreSQL warns");
                     counted.fetch_add(1, Ordering::SeqCst);

@@ -25,7 +25,7 @@ const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
 /// Pause after a commit that failed.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 
-/// Ends of the feeds, as far as this node has followed them.
+/// Ends of the feeds that this node has followed.
 ///
 /// An entry shows once its commit is confirmed: it is on the standby too, if there is one. Entries
 /// of other nodes are visible before that if an administrator cancels a wait for the standby.

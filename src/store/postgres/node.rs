@@ -487,7 +487,7 @@ async fn beat(
     let warnings = connection.warnings();
     let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions, &demand]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };
-    // If the wait for the standby was cancelled, nobody knows whether it has the beat.
+    // If the wait for the standby was cancelled, the standby may not have it.
     if connection.warnings() == warnings {
         shared.node.confirm(sent);
         shared.connector.hold(connection, id, said.get(1));

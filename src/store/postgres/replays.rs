@@ -71,8 +71,8 @@ impl PostgresStore {
             return Ok(vec![None; keys.digests.len()]);
         }
         // A server that started again also shows commits that the standby does not have yet. The
-        // answer must hold if the standby takes over: so it is read once more in a transaction that
-        // writes, whose commit waits for the standby to have all that came before.
+        // answer must hold if the standby takes over. So it is read once more in a transaction that
+        // writes, whose commit waits until the standby has everything before it.
         let (reply, answer) = oneshot::channel();
         let confirmed = async {
             let sent = self.replaying.send(Request { keys, reply }).await;

@@ -1,8 +1,8 @@
 //! Session: a connection that writes, with a row of its own on the server.
 //!
 //! Each transaction increments a count in that row, and fails if the row is gone. So a node whose
-//! session was removed writes nothing any more. And if the answer to a commit is lost, the count
-//! shows if the transaction was made: the row is read and removed once no transaction of the old
+//! session was removed writes nothing any more. If the answer to a commit is lost, the count shows
+//! if the transaction was made: the row is read and removed once no transaction of the old
 //! connection holds it, and nothing older can follow.
 
 use std::collections::HashSet;
@@ -115,9 +115,10 @@ impl Session {
         Ok(Self { shared, purpose, open })
     }
 
-    /// Makes one statement a transaction. Its last parameter is the session's number: it must write
-    /// nothing if the session's row is gone, count itself there if it writes something, and answer
-    /// with the count in the first column of one row. In other rows that column is null.
+    /// Runs one statement as a transaction. Its last parameter is the session's number. If the
+    /// session's row is gone, it must write nothing. If it writes something, it must increment the
+    /// row's count, and answer with the count in the first column of one row. In other rows that
+    /// column is null.
     pub(super) async fn run(
         &mut self,
         sql: &'static str,

@@ -43,7 +43,7 @@ impl Purpose {
         match self {
             // The server itself ends a statement sooner.
             Self::Schema => Duration::from_secs(35),
-            // An import has no limit.
+            // An import may take hours.
             Self::Import => Duration::from_hours(24),
             Self::Reads => Duration::from_secs(5),
             Self::Start

@@ -1,4 +1,5 @@
-//! Filter of suppressions: it follows what other nodes add by the positions of their commits.
+//! Filter of suppressions: it follows the additions of other nodes by the positions of their
+//! commits.
 
 use std::sync::atomic::Ordering;
 

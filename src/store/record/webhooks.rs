@@ -152,7 +152,7 @@ impl CursorRow {
 
     /// Returns true if a delivery of this generation counts.
     pub(crate) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
-        // The first move after it went back the furthest.
+        // The first move after it reached the furthest back.
         let next = self.moves.iter().find(|next| turn < next.turn);
         next.is_none_or(|next| position <= next.to)
     }
@@ -299,12 +299,13 @@ mod tests {
         assert_eq!(row.cursor, WebhookCursor { turn: 2, position: at(50) });
         assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
         assert!(row.counts(2, at(51)));
-        // A later move does not go as far back, so what the first made void stays void.
+        // A later move does not reach as far back, so deliveries that the first made void stay
+        // void.
         let row = row.moved_back(at(70));
         assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
         assert!(row.counts(2, at(70)) && !row.counts(2, at(71)));
         assert!(row.counts(3, at(71)));
-        // One that goes back further makes more void.
+        // A move that reaches further back makes more deliveries void.
         let row = row.moved_back(at(60));
         assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
         assert!(row.counts(2, at(60)) && !row.counts(2, at(61)) && !row.counts(3, at(61)));

@@ -162,7 +162,7 @@ impl FeedIndex {
         Ok(purged)
     }
 
-    /// Takes note of what a durable purge removed.
+    /// Applies the removals of a durable purge to the index.
     pub(super) fn shrink(&self, purged: Vec<PurgedFeed>) {
         let mut extents = write_lock(&self.extents);
         for PurgedFeed { organisation, entries: _, first, end } in purged {

@@ -210,7 +210,7 @@ fn split(id: MessageId) -> (u64, [u8; 12]) {
     (hour, *bytes.last_chunk().expect("16 bytes end in 12"))
 }
 
-/// The id of this hour with these other bits: what [`split`] took apart.
+/// The id of this hour with these other bits: the inverse of [`split`].
 fn join(hour: u64, within: [u8; 12]) -> MessageId {
     let mut bytes = [0; 16];
     bytes[4..].copy_from_slice(&within);

@@ -218,7 +218,7 @@ impl Journal {
         self.storage.sync_data()
     }
 
-    /// Makes room for a record with so many bytes of changes. If that fails, the journal is as it
+    /// Makes room for a record with this many bytes of changes. If that fails, the journal is as it
     /// was, and nothing is in doubt.
     pub(super) fn make_room(&mut self, changes: usize) -> io::Result<()> {
         let end = self.position + record_bytes(changes);
@@ -363,7 +363,7 @@ pub(super) fn owners(storage: &dyn StorageBackend) -> io::Result<Option<[Epoch; 
     Ok(read_head(storage)?.map(|head| head.owners))
 }
 
-/// Bytes that a record with so many bytes of changes takes up.
+/// Bytes that a record with this many bytes of changes takes up.
 fn record_bytes(changes: usize) -> u64 {
     (HEAD_BYTES + changes).next_multiple_of(BLOCK_BYTES) as u64
 }
@@ -386,7 +386,7 @@ struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// Returns so many zero bytes.
+    /// Returns this many zero bytes.
     fn zeroed(&mut self, length: usize) -> &mut [u8] {
         if self.memory.len() < length + BLOCK_BYTES {
             self.memory = vec![0; length.next_power_of_two() + BLOCK_BYTES];

@@ -102,7 +102,7 @@ macro_rules! tables {
     };
 }
 
-// A new table goes to the end: its number must not change.
+// A new table is added at the end: its number must not change.
 tables! {
     /// Single values of the file itself.
     meta: META = "meta" (&'static str => u64) AtOnce,
@@ -121,7 +121,7 @@ tables! {
     /// own id for them. By it, an event without our tag finds its message.
     sent: SENT = "sent" ((u64, IdKey) => Row) OnDemand,
     /// Events whose message is not known yet, by the provider's id for it, with the time of their
-    /// arrival. Random keys do no harm here, because the table is bounded.
+    /// arrival. Random keys are acceptable here, because the table is bounded.
     unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow) AtOnce UnmatchedEvents,
     /// Documents that could not be read, by their digest, with the time of their arrival. Bounded
     /// too.
@@ -457,7 +457,7 @@ impl<K: KeyForm, V: RowForm> RowTable for OnDemand<'_, K, V> {
 /// Gets a key and a value, as they are in the file, and returns whether it wants more.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
-/// A table of the file, whatever its keys and rows are.
+/// A table of the file, with any type of key and row.
 pub(super) trait AnyTable: Sync {
     fn name(&self) -> &str;
 

@@ -47,7 +47,7 @@ impl RedbStore {
 }
 
 impl Store {
-    /// Opens the store with this engine over what the opener opens.
+    /// Opens the store with this engine on the storage of the opener.
     fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
         Self::on_redb_with(opener, BTreeSet::new(), now)
     }

@@ -96,7 +96,7 @@ pub(super) async fn organisation(store: &Store) -> OrganisationId {
     added.id
 }
 
-/// Accepts a message; `handed_over` counts what is the node's to send.
+/// Accepts a message; `handed_over` counts the messages that the node has to send.
 pub(super) async fn accept(
     store: &Store,
     organisation: OrganisationId,
@@ -636,7 +636,7 @@ async fn lose_answers(before: impl AsyncFn(&Store)) {
             }
         }
     }
-    // Time for anything that may still come.
+    // Time for anything that may still arrive.
     sleep(Duration::from_secs(1)).await;
     let stored: BTreeSet<MessageId> = all(&direct).await.iter().map(|message| message.id).collect();
     assert!(accepted.is_subset(&stored), "what was accepted is there");

@@ -161,7 +161,7 @@ async fn relay(
     still: Still,
     this: Arc<Relayed>,
 ) {
-    // As long as somebody listens, the connection is open.
+    // The connection stays open as long as its other end listens.
     let _open = this.is_silent.subscribe();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -214,7 +214,7 @@ async fn relay(
             }
             if moment == Cut::AfterTheCommit {
                 let _ = to_server.write_all(sent).await;
-                // Time for the server to take it: what it answers goes nowhere.
+                // Time for the server to take it; its answer is not passed on.
                 sleep(Duration::from_millis(50)).await;
             }
             match fate {

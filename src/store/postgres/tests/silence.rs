@@ -240,7 +240,7 @@ async fn a_node_whose_work_stands_still_gives_up_its_duties() {
         "{:?}",
         other.nodes()
     );
-    // A node alone keeps them, and one that works again may take them.
+    // A single node keeps them, and one that works again may take them.
     behind.proxy.release();
     other.leave().await;
     drop(other);

@@ -83,7 +83,7 @@ async fn start(database: &Database, home: &Home, bodies: &BTreeSet<MessageId>) -
     try_start(database, home.place("node"), bodies).await.unwrap()
 }
 
-/// Begins a start, which is to wait for what another one has under way.
+/// Begins a start, which is to wait for another one's transaction.
 fn begin_start(
     database: &Database,
     home: &Home,

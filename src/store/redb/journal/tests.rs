@@ -48,7 +48,7 @@ impl Memory {
     }
 }
 
-/// Memory that keeps what it held after each write.
+/// Memory that keeps its content after each write.
 #[derive(Debug, Clone)]
 struct History {
     now: Memory,

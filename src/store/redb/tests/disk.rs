@@ -127,7 +127,7 @@ async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_en
         let replay = fixture.store.replay_after_commit(fixture.organisation, key, START).await;
         assert_eq!(replay, Ok(Some(id)));
         assert!(fixture.store.message(id, START).await.unwrap().is_some());
-        // Long enough for the file to be opened again, in vain.
+        // Long enough for the file to be opened again, without success.
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
     assert_eq!(fixture.store.health(), Health::Refusing);
@@ -186,7 +186,7 @@ async fn a_start_on_a_disk_that_takes_no_writes_reads_and_writes_what_was_lost_l
         assert_eq!(fed(&store).await, [FeedChange::Sent], "it is told of once it is written");
         let added = store.add_organisation("other".parse().unwrap()).await;
         assert_eq!(added, Err(StoreError::Unavailable));
-        // Long enough for another attempt, in vain.
+        // Long enough for another attempt, without success.
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
     disk.set(Fault::None);
@@ -488,7 +488,7 @@ pub(crate) enum Fault {
     SyncLoses { after: usize },
     /// No write and no sync succeeds.
     WritesFail,
-    /// No read succeeds.
+    /// Every read fails.
     ReadsFail,
     /// Every read panics, as redb does on pages that it cannot interpret.
     ReadsPanic,

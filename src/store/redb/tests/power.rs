@@ -1,4 +1,4 @@
-//! The store on a drive whose power goes, at any write, again and again, also while it opens.
+//! The store on a drive that loses power at any write, again and again, also while the store opens.
 //!
 //! Each seed is one story: lives of a store, in batches that share a commit, with a loss of power
 //! at the end of each. After each loss the store must hold everything that it promised, and nothing

@@ -386,7 +386,7 @@ fn reopen(
         pause = (pause * 2).min(REOPEN_PAUSE_MAX);
     }
     settle(waiting, Err(StoreError::Unavailable));
-    // The batch may have suppressed an address and been durable all the same.
+    // The batch may have suppressed an address, and be durable in spite of the error.
     shared.memory.suppressed.grew();
     shared.refusing.store(false, Ordering::Release);
     shared.memory.health_changed.notify_waiters();

@@ -1,4 +1,4 @@
-//! One seed's story: batches of operations until the power goes, and a start after each loss.
+//! One seed's story: batches of operations until the power is lost, and a start after each loss.
 //!
 //! The seed alone decides the events. The writer is held while a batch is handed over, so that the
 //! content of a commit does not depend on the machine's speed.
@@ -32,7 +32,7 @@ const LIVES: u32 = 4;
 const BATCHES: u32 = 8;
 /// The most operations of one batch.
 const OPERATIONS: u32 = 24;
-/// The most writes and syncs before the power goes: those of about as many batches.
+/// Largest number of writes and syncs before the power is lost: those of about as many batches.
 const STEPS: u64 = 160;
 /// Largest number of starts that are cut short before one may finish.
 const CUT_STARTS: u32 = 3;
