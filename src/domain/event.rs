@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 use crate::worded;
 
 worded! {
-    /// Finality of a bounce, in SES's terms.
+    /// Type of a bounce, in SES's terms.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum BounceType {
         /// A hard bounce: the address does not take mail.
@@ -30,7 +30,7 @@ pub enum EventDetail {
     },
     /// The message came back.
     Bounce {
-        /// Finality of the bounce.
+        /// Type of the bounce, by which a permanent one suppresses the recipient.
         bounce_type: BounceType,
         /// SES's closer word, such as `General` or `OnAccountSuppressionList`.
         sub_type: String,

@@ -50,7 +50,7 @@ impl StoreOwner {
     pub const ORGANISATION_OF_DEV: &str = "dev";
 }
 
-/// Ability of the store to take writes.
+/// Health of the store: whether it takes writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// It takes writes.
@@ -277,7 +277,7 @@ pub type SuppressionKey = (Option<OrganisationId>, SuppressedAddress);
 /// A page of suppressions, by scope and address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuppressionPage {
-    /// Those that can be read.
+    /// Suppressions that can be read.
     pub suppressions: Vec<(Option<OrganisationId>, Suppression)>,
     /// Suppressions whose row cannot be read. They suppress all the same.
     pub damaged: Vec<SuppressionKey>,
@@ -308,7 +308,7 @@ pub const MAX_WEBHOOKS: usize = 1_000;
 /// nobody; metrics have all of them.
 pub const MAX_ALERTS: usize = 1_000;
 
-/// Presence of a receiver of alerts on a node.
+/// Setting of a node: whether it has a receiver of alerts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alerting {
     /// It has one: news for operators is kept, and the node may post it for all.

@@ -213,7 +213,7 @@ impl Store {
         &self.memory().metrics
     }
 
-    /// Returns the ability of the store to take writes now.
+    /// Returns whether the store takes writes now.
     pub fn health(&self) -> Health {
         on_engine!(self, engine => engine.health())
     }

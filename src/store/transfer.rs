@@ -51,7 +51,7 @@ pub(super) struct Facts {
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Imported {
     pub messages: u64,
-    /// Of these, messages that were pending: the first node that joins fails them.
+    /// Number of imported messages that were pending: the first node that joins fails them.
     pub pending: u64,
     pub organisations: u64,
     pub keys: u64,

@@ -56,7 +56,7 @@ async fn only_so_many_organisations_have_rows_in_an_hour_and_the_total_has_all()
     assert_eq!(history.organisations.len(), 100);
     assert_eq!(history.organisations[&OrganisationId(300)], [accepted(600)]);
     assert!(!history.organisations.contains_key(&OrganisationId(200)), "those with the most mail");
-    // Those that come later in the hour are in the total alone.
+    // Organisations that come later in the hour are only in the total.
     store.add_to_history(hour, of((250..=400).map(|id| (id, 1)))).await.unwrap();
     let history = last_hours(&store, 1, 1_000).await;
     assert_eq!(history.total, [accepted(300 * 301 + 151)]);

@@ -354,7 +354,7 @@ pub(super) fn keyed_row(table: Table, row: &Row) -> KeyedRow {
     }
 }
 
-/// Knowledge about a row that is put.
+/// Known state of a row that is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Known {
     /// The row exists, and is locked.

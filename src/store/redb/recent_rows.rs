@@ -30,7 +30,7 @@ struct Rows {
     least: BTreeMap<u8, IdKey>,
 }
 
-/// Readability of a batch's changes before they are published.
+/// Says whether all changes of a batch can be read before they are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readable {
     Now,
