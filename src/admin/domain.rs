@@ -268,7 +268,7 @@ impl Admin {
             "start the service and add the domain then, or add it now with --assume-verified to \
              skip SES",
         )?;
-        let advice = "The domain was not added. Put that right and add it again, or add it with \
+        let advice = "The domain was not added. Correct that and add it again, or add it with \
                       --assume-verified to skip SES";
         let failed = |error: CallError| Refusal::new(format!("{error}. {advice}"));
         ses.create_identity(name).await.map_err(failed)?;

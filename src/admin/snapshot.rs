@@ -224,7 +224,7 @@ pub struct Totals {
     pub refused: u64,
     /// Requests refused with `QueueFull`.
     pub refused_for_room: u64,
-    /// Requests that failed by a fault in the service.
+    /// Requests that failed because of a fault in the service.
     pub internal_errors: u64,
     /// Finished calls to the provider.
     pub calls: u64,

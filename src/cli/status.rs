@@ -272,7 +272,7 @@ fn store(status: &ServiceStatus) -> String {
     match health {
         StoreHealth::Refusing => {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
-             disk, or repair it; the store then goes on by itself"
+             disk, or repair it; the store then continues automatically"
         }
         StoreHealth::Writable if status.store_silent => {
             "does not answer. Lost messages and waiting events below are those of its last answer. \
@@ -352,8 +352,9 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
         lines.push((
             "unanswered",
             format!(
-                "{} calls of the last 5 minutes got no answer. Check the network to SES: such \
-                 messages may be sent twice, or not, as sending.on_unknown says",
+                "{} calls of the last 5 minutes got no answer. Check the network to SES. \
+                 sending.on_unknown decides whether such messages are sent again, perhaps twice, \
+                 or fail",
                 sending.unanswered_calls
             ),
         ));
@@ -372,7 +373,7 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
         lines.push((
             "paused domain",
             format!(
-                "{} of {}: the provider does not take it ({}). Its messages wait; check it with: \
+                "{} of {}: the provider does not accept it ({}). Its messages wait; check it with: \
                  pillarbox domain check {}",
                 paused.domain,
                 paused.organisation,
@@ -490,8 +491,7 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push((
             "dead letters",
             format!(
-                "{} documents of the provider could not be read; see them with: pillarbox \
-                 dead-letter list",
+                "{} delivery events could not be read; list them with: pillarbox dead-letter list",
                 stored.dead_letters
             ),
         ));

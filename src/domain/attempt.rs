@@ -217,7 +217,7 @@ impl ProblemKind {
             ),
             Self::DomainFault => (
                 FailureCode::SendingPaused,
-                "the provider does not take messages from the sender's domain for now; the \
+                "the provider does not accept messages from the sender's domain for now; the \
                  message waits. Ask the operator to check the domain",
             ),
             Self::Rejected => {

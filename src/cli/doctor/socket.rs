@@ -143,7 +143,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         Finding::warning(SERVICE, message, "restart the service")
     }];
     if status.store == StoreHealth::Refusing {
-        let advice = "make room on the disk, or repair it; the store then goes on by itself";
+        let advice = "make room on the disk, or repair it; the store then continues automatically";
         findings.push(Finding::not_ok("store", "it refuses writes", advice));
     }
     if let Some((what, advice)) = status.store.file_loss() {
