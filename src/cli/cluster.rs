@@ -16,7 +16,7 @@ use crate::store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {
-    /// Bring a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
+    /// Import a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
     Import(Import),
 }
 

@@ -18,7 +18,7 @@ pub(super) const ENDS_BY_ITSELF: &str =
 
 #[derive(Debug, Args)]
 pub(super) struct Confirmation {
-    /// Go on without asking. Without a terminal, the command never asks.
+    /// Continue without asking. Without a terminal, the command never asks.
     #[arg(long)]
     yes: bool,
     /// Say what the command would end, and change nothing.

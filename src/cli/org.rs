@@ -121,7 +121,7 @@ pub(super) fn table(list: &Organisations) -> String {
 }
 
 fn since(Paused { since, requests }: &Paused) -> String {
-    format!("since {since}, its sends are {requests}")
+    format!("since {since}, its send requests are {requests}")
 }
 
 fn paused(paused: &OrganisationPaused) -> String {

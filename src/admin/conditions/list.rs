@@ -454,8 +454,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let (name, since, sends) = (s.name(*organisation), pause.since, pause.requests.as_str());
             let waiting = several(messages.waiting as u64, "message");
             let message = format!(
-                "{name} has been paused by an operator since {since}; its sends are {sends}, and \
-                 {waiting} of it wait");
+                "{name} has been paused by an operator since {since}; its send requests are \
+                 {sends}, and {waiting} of it wait");
             found.names(message, "ORG", &name);
             found.affects(Queued, Some((*organisation, &name)), None);
         },

@@ -71,7 +71,7 @@ for (const text of [late.slice(-8), "ADA.LATE@", "1815 late", "order:18-15"]) {
   await page.waitForFunction((wanted) => [...document.querySelectorAll("#message-rows tr[data-id]")].map((row) => row.dataset.id).join() === wanted, late);
 }
 await find("nowhere");
-await page.getByText("No message fits.").waitFor();
+await page.getByText("No message matches.").waitFor();
 
 // A list stands still: what is new waits behind a button, and whoever is at a row stays there.
 await goTo("#/messages");
