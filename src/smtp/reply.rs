@@ -41,8 +41,9 @@ impl Reply {
     pub(super) const PAUSED: Self = Self::fixed(
         "451 4.3.2 the operator has paused your organisation: nothing was stored; try again later",
     );
-    pub(super) const TOO_MANY_RECIPIENTS: Self =
-        Self::fixed("452 4.5.3 a message has at most 50 recipients; send a second one to the others");
+    pub(super) const TOO_MANY_RECIPIENTS: Self = Self::fixed(
+        "452 4.5.3 a message has at most 50 recipients; send a second one to the others",
+    );
     pub(super) const UNKNOWN: Self = Self::fixed("500 5.5.1 there is no such command");
     pub(super) const ARGUMENTS: Self =
         Self::fixed("501 5.5.4 the arguments of the command are malformed");
