@@ -109,7 +109,7 @@ impl AccountFault {
         match self {
             Self::CredentialsMissing => (
                 "Nothing can be sent: there are no AWS credentials to sign with",
-                "Correct that, then send SIGHUP; a change of the environment needs a restart. \
+                "Provide credentials, then send SIGHUP; a change of the environment needs a restart. \
                  Messages wait meanwhile. Check with: pillarbox doctor",
             ),
             Self::CredentialsRefused => (

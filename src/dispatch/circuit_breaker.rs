@@ -70,7 +70,7 @@ impl Cause {
             ),
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
-                "Correct that; sending then continues automatically",
+                "Correct them; sending then continues automatically",
             ),
             Self::ClockWrong => (
                 "AWS refuses calls because this machine's clock is wrong",

@@ -232,9 +232,9 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
         "The provider refused five messages of an organisation in a row with the same text; such \
-         messages wait until it accepts one of the organisation",
-        "Correct what it says, or cancel the messages: pillarbox message list --status queued \
-         --org ORG",
+         messages wait until it accepts another message of the organisation",
+        "Correct what the provider complains about, or cancel the messages: pillarbox message list \
+         --status queued --org ORG",
         |s, found| for (id, said) in &s.sending.held_refusals {
             let (name, said) = (s.name(*id), without_full_stop(said));
             let message = format!(
@@ -249,7 +249,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
         "The provider does not accept a sender domain; its messages wait",
-        "Check it with: pillarbox domain check DOMAIN",
+        "Check the domain with: pillarbox domain check DOMAIN",
         |s, found| for (id, domain, message) in &s.sending.paused_domains {
             let name = s.name(*id);
             let message = format!(
@@ -316,9 +316,9 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
                       PillarboxStoreRefusesWrites or an alert about waiting messages fires"),
         "The database did not answer in time on one connection of this node, now or in the last \
          minute, but answers on others",
-        "The node closes it and opens another one. If this continues, look for a database process \
-         that hangs (pg_stat_activity), and check the network between the database and this \
-         machine",
+        "The node closes the connection and opens another one. If this continues, look for a \
+         database process that hangs (pg_stat_activity), and check the network between the \
+         database and this machine",
         |s, found| if !s.silent_connections.is_empty() {
             found.says(format!(
                 "The database did not answer in time on a connection for {}; the connection was \
@@ -326,7 +326,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     notice("outcomes_unrecorded",
-        "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
+        "The store then refuses writes, and PillarboxStoreRefusesWrites fires",
         "Outcomes of calls wait for the store",
         "The service records them as soon as the store accepts writes; do not end the process \
          before that",
