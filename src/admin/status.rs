@@ -110,9 +110,10 @@ pub struct Damaged {
 
 impl Damaged {
     /// What to do about them.
-    pub const ADVICE: &'static str = "What they held has no effect, except that damaged \
-        suppressions still suppress; everything else goes on. Check the disk, then restore a \
-        backup, or add again what is missing";
+    pub const ADVICE: &'static str = "Their content has no effect, except that damaged \
+                                      suppressions still suppress; everything else works. Check \
+                                      the disk, then restore a backup, or add again what is \
+                                      missing";
 }
 
 /// The certificate that clients are shown.

@@ -42,7 +42,7 @@ pub(super) async fn test(session: &Session, call: WebhookTest) -> Result<String,
     }
     Err(CliError::Reported {
         report,
-        what: format!("the endpoint {id} did not take the test event"),
+        what: format!("the endpoint {id} did not accept the test event"),
     })
 }
 
