@@ -541,7 +541,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("node_silent", Rules(&["PillarboxNodeSilent"]),
-        "Another node has given no sign of life for 20 seconds; the other nodes go on",
+        "Another node has given no sign of life for 20 seconds; the other nodes continue",
         "Start it again; its messages fail once cluster.dead_after is over. If its machine \
          is gone for good: pillarbox node forget NODE",
         |s, found| for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
