@@ -391,7 +391,7 @@ fn stop(loss: &StopLoss) -> String {
         return "would probably lose no message".to_owned();
     }
     let parts = [
-        (loss.waiting_for_provider, "wait for the provider or the store"),
+        (loss.waiting_for_provider, "wait for the provider or the store without progress"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
         (loss.waiting_for_resume, "wait for their organisation to be resumed"),

@@ -223,11 +223,12 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
             let message = format!(
-                "All calls for {name} fail ({message}), and others do not; its messages wait");
+                "All calls for {name} fail ({message}), but calls for others do not; its messages \
+                 wait");
             found.names(message, "ORG", &name);
             found.affects(Queued, Some((*id, &name)), None);
             found.alert_says(format!(
-                "All calls for {name} fail, and others do not; its messages wait"));
+                "All calls for {name} fail, but calls for others do not; its messages wait"));
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
