@@ -189,8 +189,8 @@ calls! {
     /// List the organisations.
     "organisation-list" OrganisationList {} -> Organisations: File = organisation::list;
 
-    /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and months. What
-    /// is not given stays as it is.
+    /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and
+    /// months. Limits that are not given stay as they are.
     #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
     "organisation-limit" OrganisationLimit {
         /// Name.
@@ -217,7 +217,8 @@ calls! {
         none: bool,
     } -> Organisation: File => organisation::limit;
 
-    /// Show how many recipients each organisation had accepted in a month, such as for billing.
+    /// Show how many recipients were accepted for each organisation in a month, for example for
+    /// billing.
     "organisation-usage" OrganisationUsage {
         /// Month in UTC; this one if not given.
         #[arg(long, value_name = "YYYY-MM")]
@@ -232,7 +233,8 @@ calls! {
         name: String,
     } -> OrganisationRemoved: AllNodes => organisation::remove;
 
-    /// Pause an organisation: no call for it starts, and its messages wait. Their time goes on.
+    /// Pause an organisation: no call for it starts, and its messages wait. Their time limits still
+    /// count.
     "organisation-pause" OrganisationPause {
         /// Name.
         name: String,
@@ -255,7 +257,7 @@ calls! {
         /// Label, to tell the key from others.
         #[arg(long = "name", value_name = "LABEL", default_value = "")]
         label: String,
-        /// Lifetime (90d), or the day at whose beginning in UTC it expires (2027-01-31); never if not
+        /// Lifetime (90d), or the day on which it expires at 00:00 UTC (2027-01-31); never if not
         /// given.
         #[arg(long, value_name = "DURATION|DATE")]
         expires: Option<String>,
@@ -268,18 +270,18 @@ calls! {
         #[arg(long = "domain", value_name = "DOMAIN")]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         domains: Vec<String>,
-        /// Priority of messages that name none themselves; normal if not given.
+        /// Priority of messages that do not set one; normal if not given.
         #[arg(long, value_name = "PRIORITY", value_parser = PossibleValuesParser::new(Priority::ALL.map(Priority::as_str)))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<String>,
-        /// Time after which messages expire that name none themselves: 1m to 7d; never if not given.
+        /// Time after which messages expire that do not set one: 1m to 7d; never if not given.
         #[arg(long, value_name = "DURATION")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_expires_in: Option<String>,
     } -> KeyAdded: File => key::add;
 
-    /// Replace an API key: create one with the same label, scopes, domains, defaults and lifetime, and
-    /// print it. The old key goes on working for the overlap.
+    /// Replace an API key: create one with the same label, scopes, domains, defaults and lifetime,
+    /// and print it. The old key still works during the overlap.
     "key-rotate" KeyRotate {
         /// Number of the key, from the list.
         id: u32,
@@ -331,7 +333,7 @@ calls! {
         domain: String,
     } -> DomainChecked: File => domain::check;
 
-    /// Remove a sender domain. What is queued from it fails. Its identity at SES stays.
+    /// Remove a sender domain. Queued messages from it fail. Its identity at SES stays.
     "domain-remove" DomainRemove {
         /// Organisation that sends from the domain.
         #[arg(long = "org", value_name = "NAME")]
@@ -525,17 +527,17 @@ calls! {
         id: u32,
     } -> Webhook: File => webhook::pause;
 
-    /// Go on with the deliveries to an endpoint that is paused.
+    /// Continue the deliveries to a paused endpoint.
     "webhook-resume" WebhookResume {
         /// Number of the endpoint, from the list.
         id: u32,
     } -> Webhook: File => webhook::resume;
 
-    /// Create a new secret and print it. The ones before sign for 24 hours more, at most 5 in all.
+    /// Create a new secret and print it. Earlier secrets still sign for 24 hours, at most 5 in all.
     "webhook-rotate" WebhookRotate {
         /// Number of the endpoint, from the list.
         id: u32,
-        /// End the earlier secrets at once, such as one that others have read.
+        /// End the earlier secrets at once, for example if others have read one.
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         now: bool,
@@ -575,19 +577,19 @@ calls! {
     /// List the nodes on the database, as the node on this machine sees them.
     "node-list" NodeList {} -> Nodes: File = node::list;
 
-    /// Have a node accept no more messages and send what it holds. It can be stopped without loss
-    /// once it holds none. Its next start accepts messages again.
+    /// Make a node send the messages that it holds and accept no new ones. You can stop it without
+    /// loss once it holds none. After its next start, it accepts messages again.
     "node-drain" NodeDrain {
         /// Name of the node (`cluster.node`).
         name: String,
-        /// Have it accept messages again.
+        /// Make it accept messages again.
         #[arg(long = "undo", action = ArgAction::SetTrue)]
         #[arg(value_parser = flag(DrainOrder::Begin, DrainOrder::End))]
         drain: DrainOrder,
     } -> NodeDrain: File => node::drain;
 
-    /// Remove a node whose machine is gone, so that the messages that it held fail at once and not
-    /// only after `cluster.dead_after`.
+    /// Remove a node whose machine is gone, so that its messages fail at once instead of after
+    /// `cluster.dead_after`.
     "node-forget" NodeForget {
         /// Name of the node (`cluster.node`).
         name: String,
@@ -608,7 +610,7 @@ calls! {
     "bodies-show" BodiesShow {} -> Bodies:
         Node("no service runs, so no process has bodies; start it") = bodies::show;
 
-    /// Give up bodies of an earlier process that cannot be used and that the service manager still
+    /// Discard bodies of an earlier process that cannot be used and that the service manager still
     /// keeps. Their messages have failed.
     "bodies-drop" BodiesDrop {} -> BodiesDropped:
         Node("no service runs, so no process has bodies; start it") = bodies::drop_unreadable;

@@ -228,7 +228,7 @@ impl<'a> Work<'a> {
         // In a doubt of the clock nobody is told that a key ends.
         let window_now = self.alerts.clock.window_time().now();
         if let Err(error) = self.alerts.store.tell_of_expiring_keys(window_now).await {
-            debug!(%error, "the ends of API keys could not be looked at");
+            debug!(%error, "the ends of API keys could not be checked");
         }
     }
 
@@ -289,12 +289,12 @@ impl<'a> Work<'a> {
             NextAttempt::At(_) => {
                 status.failures_in_a_row = status.failures_in_a_row.saturating_add(1);
                 status.retried += 1;
-                debug!(answer, "an alert was not taken; it is posted again");
+                debug!(answer, "an alert was not accepted; it is posted again");
             }
             NextAttempt::GivenUp => {
                 status.failures_in_a_row = status.failures_in_a_row.saturating_add(1);
                 status.failed += 1;
-                error!(answer, "an alert was not taken within a day and is given up");
+                error!(answer, "an alert was not accepted within a day and is given up");
             }
         }
         status.last = Some(LastAnswer { at: now, answer });

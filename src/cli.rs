@@ -160,8 +160,8 @@ commands! {
 enum Command {
     /// Run the service.
     Serve(run::ServeArgs),
-    /// Have the running service execute the installed program in its own place. Connections wait
-    /// meanwhile, and pending messages stay pending.
+    /// Replace the running service with the installed program, in the same process. Connections
+    /// wait meanwhile, and pending messages stay pending.
     Restart(restart::Restart),
     /// Show the bodies of pending messages, and what they survive.
     Bodies(bodies::Bodies),
@@ -179,13 +179,13 @@ enum Command {
     Suppression(Group<Suppression>),
     /// Show, list and cancel messages.
     Message(Group<Message>),
-    /// Add, list, change and test endpoints that are told of events.
+    /// Add, list, change and test endpoints that receive events.
     Webhook(Group<Webhook>),
     /// Show and clear delivery events that could not be read.
     DeadLetter(Group<DeadLetter>),
     /// List, drain and forget nodes on one database.
     Node(Group<Node>),
-    /// Bring a data file into the database of several nodes.
+    /// Import a data file into the database of several nodes.
     #[command(subcommand)]
     Cluster(Cluster),
     /// Set up AWS for delivery events.

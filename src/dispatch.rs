@@ -309,7 +309,7 @@ impl<P: Provider> Dispatcher<P> {
         self.throttle().health.is_doubted()
     }
 
-    /// Ends when calls begin to say that the provider does not take messages.
+    /// Ends when calls begin to say that the provider does not accept messages.
     pub async fn doubted(&self) {
         self.doubted.notified().await;
     }

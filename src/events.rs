@@ -209,7 +209,7 @@ impl Sorted {
                 self.types.push(DocumentType::Other);
             }
             Err(error) => {
-                warn!(%error, "a document of the provider cannot be read: kept as a dead letter");
+                warn!(%error, "a delivery event cannot be read: it is set aside as a dead letter");
                 self.letters.push(DeadLetter::new(now, error.to_string(), document));
                 self.types.push(DocumentType::Unreadable);
             }

@@ -461,7 +461,7 @@ impl Service {
         // Due or not: nothing keeps them for the next process.
         let reported = self.dispatcher.provider().simulated().report_all(&self.events);
         if timeout(LAST_ANSWERS, reported).await.is_err() {
-            warn!("the store did not take events of test organisations; they are lost");
+            warn!("the store did not accept events of test organisations; they are lost");
         }
         self.administration.ended().await;
         self.delivering.stop().await;

@@ -649,7 +649,7 @@ fn the_page_for_resends_clients_has_what_their_document_has() {
         let methods = methods.as_object().unwrap().keys();
         methods.map(move |method| format!("{} {path}", method.to_ascii_uppercase()))
     });
-    let taken = section(PAGE, "## What it takes");
+    let taken = section(PAGE, "## What it accepts");
     for path in paths {
         assert!(taken.contains(&format!("| `{path}` |")), "{path}");
     }

@@ -165,8 +165,8 @@ impl<'a> Examiner<'a> {
         const ADVICE: &str = "set the clock and keep it right, with chrony or systemd-timesyncd \
                               for example";
         let Some(skew) = self.ses.clock_skew() else {
-            let message = "no answer of AWS has told its time";
-            return Finding::warning(ABOUT, message, "put the connection right first");
+            let message = "AWS has not answered, so its time is not known";
+            return Finding::warning(ABOUT, message, "correct the connection first");
         };
         let apart = humantime::format_duration(Duration::from_secs(skew.apart().as_secs()));
         let message = match skew {
@@ -192,7 +192,9 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
         CallError::NotSupported { .. } => Finding::warning(
             about,
             message,
-            format!("{action} is not to be had there, so this cannot be told; see for yourself"),
+            format!(
+                "{action} is not available there, so this cannot be checked; check it yourself"
+            ),
         ),
         CallError::Credentials(_) => Finding::not_ok(
             about,
@@ -201,8 +203,8 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
              profile, container, web identity or instance metadata",
         ),
         CallError::Unreachable(_) => {
-            let advice = "check the network, ses.region, ses.endpoint and, if only a proxy gets out, \
-                          ses.proxy";
+            let advice = "check the network, ses.region, ses.endpoint and, if only a proxy can \
+                          reach AWS, ses.proxy";
             Finding::not_ok(about, message, advice)
         }
         CallError::Refused { status: 401 | 403, name, .. } => {

@@ -38,8 +38,8 @@ pub enum ConnectError {
     #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
     Refused { path: PathBuf },
     #[error(
-        "the socket {} may not be used by this user; run the command as the service's user or as \
-         root", path.display()
+        "this user may not use the socket {}; run the command as the service's user or as root",
+        path.display()
     )]
     Denied { path: PathBuf },
     #[error(
@@ -67,13 +67,18 @@ pub enum CallError {
     #[error("the call is longer than {MAX_CALL_BYTES} bytes; make it in parts")]
     TooLong,
     #[error(
-        "the service has not answered for {} s; what was asked may yet be done",
+        "the service has not answered for {} s; it may still do what the command asked",
         ANSWER_TIMEOUT.as_secs()
     )]
     TimedOut,
-    #[error("the service ended the connection; what was asked may or may not have been done")]
+    #[error(
+        "the service closed the connection; it may or may not have done what the command asked"
+    )]
     Ended,
-    #[error("the connection to the service broke: {0}; what was asked may or may not be done")]
+    #[error(
+        "the connection to the service broke: {0}; the service may or may not do what the \
+             command asked"
+    )]
     Broken(hyper::Error),
     #[error(
         "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"

@@ -201,7 +201,8 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
-             messages are recorded as failed yet ({error}): each is as its turn comes"
+             messages are recorded as failed yet ({error}): the service records each when it would \
+             send it"
         ))
     })?;
     let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled;
@@ -237,7 +238,7 @@ impl Admin {
             )));
         }
         self.ses(CHECK_LATER)?.identity(name).await.map_err(|error| {
-            Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
+            Refusal::new(format!("{error}. Nothing was changed; correct that and try again"))
         })
     }
 
@@ -268,7 +269,7 @@ impl Admin {
             "start the service and add the domain then, or add it now with --assume-verified to \
              skip SES",
         )?;
-        let advice = "The domain was not added. Put that right and add it again, or add it with \
+        let advice = "The domain was not added. Correct that and add it again, or add it with \
                       --assume-verified to skip SES";
         let failed = |error: CallError| Refusal::new(format!("{error}. {advice}"));
         ses.create_identity(name).await.map_err(failed)?;
@@ -313,14 +314,13 @@ impl Admin {
             .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'));
         if !is_below {
             return Err(Refusal::new(format!(
-                "the MAIL FROM domain {name} is not a sub-domain of {domain}; take one that is \
-                 used for nothing else, such as bounce.{domain}"
+                "the MAIL FROM domain {name} is not a sub-domain of {domain}; use one that has no \
+                 other use, such as bounce.{domain}"
             )));
         }
         if !self.owned(&name).is_empty() {
             return Err(Refusal::new(format!(
-                "the MAIL FROM domain {name} is a sender domain; take one that is used for nothing \
-                 else"
+                "the MAIL FROM domain {name} is a sender domain; use one that has no other use"
             )));
         }
         Ok(name)

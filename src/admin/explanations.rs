@@ -21,9 +21,10 @@ const fn told(topic: &'static str, cause: &'static str, advice: &'static str) ->
 const EVENTS: [Explanation; 8] = [
     told(
         "bounce_permanent",
-        "The recipient's server refused the message for good: the address does not exist, or takes no mail",
-        "Correct the address in your application. The suppression keeps more mail from it; remove it only \
-         if the address works again",
+        "The recipient's server refused the message for good: the address does not exist, or \
+         accepts no mail",
+        "Correct the address in your application. The suppression stops more mail to it; remove \
+         the suppression only if the address works again",
     ),
     told(
         "bounce_transient",
@@ -40,28 +41,30 @@ const EVENTS: [Explanation; 8] = [
         "stopped_at_ses",
         "SES did not send the message: the address is on a suppression list at SES, or its check of \
          addresses failed",
-        "Remove the address from the list at SES if it works again: pillarbox suppression remove \
-         --at-ses. It is not suppressed here",
+        "If the address works again, remove it from the list at SES: pillarbox suppression remove \
+         --at-ses. It is not suppressed in this service",
     ),
     told(
         "complaint",
         "The recipient reported the message as spam",
-        "Send no more to this person unless they ask for it. The suppression keeps more mail from them",
+        "Send no more to this person unless they ask for it. The suppression stops more mail to \
+         them",
     ),
     told(
         "reject",
         "SES accepted the message and then refused to send it: it found a virus or forbidden content",
-        "Look at what the message contained, attachments too. Do not send it again as it is",
+        "Look at what the message contained, including attachments. Do not send it again unchanged",
     ),
     told(
         "delivery_delay",
-        "The recipient's server does not take the message for now. SES tries again, for up to 14 hours",
+        "The recipient's server does not accept the message at the moment. SES tries again for up \
+         to 14 hours",
         "Wait: a delivery or a bounce follows",
     ),
     told(
         "delivery",
-        "The recipient's server took the message",
-        "If the recipient does not find it: it may be in the spam folder, or in quarantine at their \
+        "The recipient's server accepted the message",
+        "If the recipient cannot find it, it may be in the spam folder, or in quarantine at their \
          provider",
     ),
 ];
@@ -81,8 +84,8 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
     let (cause, advice) = match code {
         FailureCode::BodyLostOnRestart => (
             "The process ended before it sent the message, and its body was only in memory",
-            "Have the application post it again with a new key. To keep bodies over an end of the process: \
-             sending.keep_bodies",
+            "Post it again from the application with a new key. To keep bodies when the process \
+             ends: sending.keep_bodies",
         ),
         FailureCode::ProviderRejected => (
             "SES refused this message for good, for the reason that it names",
@@ -90,33 +93,37 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::ProviderUnavailable => (
             "SES could not be reached, or had a fault",
-            "Nothing: it is tried again. If this goes on, check the network and the AWS Health Dashboard",
+            "Nothing: the service tries again. If this continues, check the network and the AWS \
+             Health Dashboard",
         ),
         FailureCode::ProviderThrottled => (
             "SES asked to slow down: the account sends faster than it may",
-            "Nothing: it is tried again, slower. Ask AWS for a higher rate if this goes on",
+            "Nothing: the service tries again more slowly. If this continues, ask AWS for a higher \
+             rate",
         ),
         FailureCode::ProviderQuotaExhausted => (
-            "The account's quota of 24 hours is used up",
-            "Wait, or ask AWS for a higher quota. It is tried again by itself",
+            "The account's 24-hour quota is used up",
+            "Wait, or ask AWS for a higher quota. The service tries again automatically",
         ),
         FailureCode::SendingPaused => (
-            "SES takes no mail from this account or domain, or the set-up is wrong",
-            "See the conditions on the overview, and run: pillarbox doctor. It is tried again by itself",
+            "SES accepts no mail from this account or domain, or the set-up is wrong",
+            "Look at the conditions on the overview, and run: pillarbox doctor. The service tries \
+             again automatically",
         ),
         FailureCode::RetriesExhausted => (
             "No attempt succeeded within sending.retry_for",
-            "See why the attempts failed, and have the application post it again with a new key",
+            "Find out why the attempts failed, then post it again from the application with a new \
+             key",
         ),
         FailureCode::OutcomeUnknown => (
             "The answer of SES was lost, so SES may have the message",
-            "Look for an event of it, or ask the recipient, before it is posted again",
+            "Before you post it again, look for an event of the message, or ask the recipient",
         ),
         FailureCode::RecipientSuppressed => (
-            "A recipient became suppressed after the message was accepted, by a bounce, a complaint or an \
-             operator",
-            "If the address works again, remove the suppression and have the application post the message \
-             again with a new key",
+            "A recipient became suppressed after the message was accepted, because of a bounce or \
+             a complaint, or by an operator",
+            "If the address works again, remove the suppression and post the message again from \
+             the application with a new key",
         ),
         FailureCode::DomainUnverified => (
             "The sender's domain no longer belongs to the organisation",
@@ -124,12 +131,13 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::Cancelled => (
             "The application or an operator cancelled the message, or its organisation was removed",
-            "Nothing, if that was meant. Otherwise have the application post it again with a new key",
+            "Nothing, if this was intended. Otherwise post it again from the application with a \
+             new key",
         ),
         FailureCode::Expired => (
             "The message was not sent within its own time (expiresIn)",
-            "See what held it up, and have the application post it again with a new key if it is still of \
-             use",
+            "Find out what delayed it. If it is still useful, post it again from the application \
+             with a new key",
         ),
     };
     told(code.as_str(), cause, advice)

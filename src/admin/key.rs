@@ -223,7 +223,9 @@ fn expiry(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
     };
     // Beyond it, a timestamp has no text.
     if end <= now || end > Timestamp::LAST {
-        return Err(Refusal::new(format!("a key cannot expire at {text}: give a time to come")));
+        return Err(Refusal::new(format!(
+            "a key cannot expire at {text}: give a time in the future"
+        )));
     }
     Ok(end)
 }

@@ -47,7 +47,7 @@ pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain, R
     let known = admin.store.nodes().into_iter().find(|node| node.name == name);
     if let Some(node) = known.filter(|node| node.schema < FIRST_WITH_DRAIN) {
         return Err(Refusal::new(format!(
-            "node {name} runs pillarbox {}, which cannot be drained: stop it in order, and it \
+            "node {name} runs pillarbox {}, which cannot be drained: stop it normally, and it \
              sends what it holds within sending.drain",
             node.version
         )));
@@ -92,7 +92,7 @@ fn shared(admin: &Admin) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        "the store is a data file, so there is one node alone; several nodes need [store] engine = \
+        "the store is a data file, so there is only one node; several nodes need [store] engine = \
          \"postgres\"",
     ))
 }

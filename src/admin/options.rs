@@ -41,8 +41,8 @@ impl TypedValueParser for StatusParser {
                 if !statuses.contains(&value) && value.parse::<MessageOutcome>().is_ok() =>
             {
                 let message = format!(
-                    "{value:?} is an outcome, not a status; a message that the provider took keeps \
-                     the status \"sent\". Use: --outcome {value}\n"
+                    "{value:?} is an outcome, not a status; a message that the provider accepted \
+                     keeps the status \"sent\". Use: --outcome {value}\n"
                 );
                 Err(Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
             }

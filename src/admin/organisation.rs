@@ -233,7 +233,8 @@ pub(super) async fn remove(
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was removed, and nothing of it is sent any more; but not all of its queued \
-             messages are recorded as cancelled yet ({error}): each is as its turn comes"
+             messages are recorded as cancelled yet ({error}): the service records each when it \
+             would send it"
         ))
     })?;
     let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled;

@@ -37,7 +37,7 @@ impl From<StoreError> for Refusal {
                 "see pillarbox status for what to do; pillarbox backup FILE saves what the service \
                  holds"
             }
-            StoreError::OutcomeOpen => "look whether it was made before you try again",
+            StoreError::OutcomeOpen => "check whether it was made before you try again",
             StoreError::Damaged => "restore a backup of the data directory",
         };
         Self::new(format!("{error}; {advice}"))

@@ -152,7 +152,7 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun, Ref
     if restarts.asked.send_replace(true) {
         return Err(Refusal::new("a restart is under way already"));
     }
-    info!(version = check.version, "restarting: the installed program takes this one's place");
+    info!(version = check.version, "restarting: the installed program replaces this one");
     let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     Ok(RestartBegun { from, to_version: check.version, is_supervised })
 }

@@ -133,16 +133,16 @@ impl StoreHealth {
             Self::FileGone => Some((
                 "the data file is gone",
                 "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
-                 the service: it puts a copy of what it holds in the place of the file",
+                 the service: it writes a copy of its data in the place of the file",
             )),
             Self::FileReplaced => Some((
-                "the data file is another than the one that the service has open",
+                "the data file is not the one that the service has open",
                 "If the right one was moved, put it back. Otherwise run: pillarbox backup FILE, \
                  stop the service, then run: pillarbox restore FILE --replace",
             )),
             Self::FileWrittenOver => Some((
                 "another process has written over the data file",
-                "What it held is lost, and outcomes of messages cannot be stored. Stop the service, \
+                "Its data is lost, and outcomes of messages cannot be stored. Stop the service, \
                  then restore the newest backup: pillarbox restore FILE --replace",
             )),
         }
@@ -224,7 +224,7 @@ pub struct Totals {
     pub refused: u64,
     /// Requests refused with `QueueFull`.
     pub refused_for_room: u64,
-    /// Requests that failed by a fault in the service.
+    /// Requests that failed because of a fault in the service.
     pub internal_errors: u64,
     /// Finished calls to the provider.
     pub calls: u64,

@@ -51,8 +51,8 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error(
-        "the directory of the administration socket {} cannot be used: {source}; let the \
-         service's user write there, or set admin_socket to another path", path.display()
+        "the directory of the administration socket {} cannot be used: {source}; allow the \
+         service's user to write there, or set admin_socket to another path", path.display()
     )]
     Directory { path: PathBuf, source: io::Error },
     #[error(

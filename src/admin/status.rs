@@ -110,9 +110,10 @@ pub struct Damaged {
 
 impl Damaged {
     /// What to do about them.
-    pub const ADVICE: &'static str = "What they held has no effect, except that damaged \
-        suppressions still suppress; everything else goes on. Check the disk, then restore a \
-        backup, or add again what is missing";
+    pub const ADVICE: &'static str = "Their content has no effect, except that damaged \
+                                      suppressions still suppress; everything else works. Check \
+                                      the disk, then restore a backup, or add again what is \
+                                      missing";
 }
 
 /// The certificate that clients are shown.
@@ -200,7 +201,7 @@ pub struct StopLoss {
     pub left_to_next_start: usize,
     /// Of both, the ones that wait because the provider takes no messages, or the store does not.
     pub waiting_for_provider: usize,
-    /// The ones that wait because the provider does not take their sender's domain.
+    /// The ones that wait because the provider does not accept their sender's domain.
     pub waiting_for_domain: usize,
     /// The ones that may have been accepted, and whose retry is due only after the drain.
     pub waiting_for_retry: usize,
@@ -234,7 +235,7 @@ pub struct AccountProblem {
     pub message: String,
 }
 
-/// A sender domain that the provider does not take for now.
+/// A sender domain that the provider does not accept for now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausedDomain {
     pub organisation: String,

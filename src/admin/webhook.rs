@@ -345,7 +345,7 @@ impl Admin {
         match found.filter(|entry| entry.id() == id) {
             Some(entry) if webhook.types.contains(entry.event_type()) => Ok(entry.position),
             Some(entry) => Err(Refusal::new(format!(
-                "endpoint {} is not told of events of the type {}",
+                "endpoint {} does not receive events of the type {}",
                 webhook.id,
                 entry.event_type().as_str()
             ))),

@@ -242,7 +242,7 @@ impl ApiError {
             Self::QueueFull(NoRoom { exhausted, retry_after }) => {
                 let message = match exhausted {
                     Exhausted::Whole => {
-                        "the service holds as many messages as it may for now; try again later"
+                        "the service's memory for waiting messages is used up; try again later"
                     }
                     Exhausted::Share => {
                         "your organisation's share of the queue is used up by its messages that \
@@ -272,8 +272,8 @@ impl ApiError {
                 (message.into(), None, Some(STORAGE_RETRY_SECONDS))
             }
             Self::HolderSilent => {
-                let message = "the node that holds the message does not answer: it may be \
-                               cancelled yet, or be sent; try again later";
+                let message = "the node that holds the message does not answer: the message may \
+                               still be cancelled or be sent; try again later";
                 (message.into(), None, Some(HOLDER_RETRY_SECONDS))
             }
         };

@@ -104,7 +104,7 @@ fn write(path: &Path, keys: &[(&'static str, String)]) -> Outcome {
             Err(other) => Outcome::Failed(other),
             Ok(()) if changed.is_empty() => Outcome::Found,
             Ok(()) => Outcome::Completed(format!(
-                "wrote {}; a running service takes it up when it is restarted",
+                "wrote {}; restart a running service to apply it",
                 lines(keys)
             )),
         },
@@ -124,7 +124,7 @@ fn in_effect(path: Option<&Path>, keys: &[(&'static str, String)]) -> Result<(),
         let read = if *key == QUEUE_URL { &queue } else { &config.ses.configuration_set };
         if read.as_ref() != Some(wanted) {
             return Err(format!(
-                "{key} is {:?} and not {wanted:?}: an environment variable may win over the file",
+                "{key} is {:?} and not {wanted:?}: an environment variable may override the file",
                 read.as_deref().unwrap_or_default()
             ));
         }
@@ -140,7 +140,10 @@ fn for_people(report: &Report, mode: Mode) -> String {
     let mut text = table.or("");
     if mode == Mode::DryRun {
         for (whom, policy) in [
-            ("The policy for whoever runs the set-up", iam_policy::for_setup(&report.resources)),
+            (
+                "The policy for the person who runs the set-up",
+                iam_policy::for_setup(&report.resources),
+            ),
             ("The policy for the service", iam_policy::for_service(&report.resources)),
         ] {
             let _ = writeln!(text, "\n{whom}:\n{policy:#}");

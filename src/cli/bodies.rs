@@ -34,7 +34,7 @@ impl Bodies {
                     && let Some(why) = &shown.unreadable
                 {
                     let said = format!(
-                        "This gives up bodies of an earlier process that cannot be used: {why}. It \
+                        "This discards bodies of an earlier process that cannot be used: {why}. It \
                          ends 0 messages: the messages of these bodies have failed already."
                     );
                     if confirmation.dry_run {
@@ -54,7 +54,7 @@ const NONE_TO_DROP: &str = "the service manager keeps no bodies that this proces
 
 fn dropped(answer: &BodiesDropped) -> String {
     let text = if answer.dropped {
-        "bodies of an earlier process are given up; those of this one are kept now\n"
+        "bodies of an earlier process are discarded; those of this one are kept now\n"
     } else {
         NONE_TO_DROP
     };
@@ -79,7 +79,7 @@ fn text(bodies: &Shown) -> String {
     if let Some(why) = &bodies.unreadable {
         let _ = writeln!(
             text,
-            "unusable  bodies of an earlier process: {why}. To give them up, run: pillarbox bodies \
+            "unusable  bodies of an earlier process: {why}. To discard them, run: pillarbox bodies \
              drop"
         );
     }

@@ -16,7 +16,7 @@ use pillarbox_store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclose
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {
-    /// Bring a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
+    /// Import a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
     Import(Import),
 }
 
@@ -72,13 +72,13 @@ impl Import {
 fn refusal(error: &ImportError) -> String {
     let advice = match error {
         ImportError::File(_) => "check the file: pillarbox restore --check FILE",
-        ImportError::Nodes(_) => "stop all nodes in order, then try again",
+        ImportError::Nodes(_) => "stop all nodes normally, then try again",
         ImportError::NotEmpty => "make an empty database, and name it in store.postgres.database",
         ImportError::Server(_) => "check store.postgres and the server's log",
         ImportError::Unanswered => {
             return format!(
-                "{error}; start a node and look whether it has the organisations: then everything was \
-                 imported"
+                "{error}; start a node and check whether it has the organisations: then everything \
+                 was imported"
             );
         }
         ImportError::SameEngine => "give a data file",

@@ -14,11 +14,11 @@ use crate::cli::error::CliError;
 
 /// End of messages on a node that did not answer, once their organisation or domain is gone.
 pub(super) const ENDS_BY_ITSELF: &str =
-    "what it holds is not counted here, and ends as its turn comes";
+    "its messages are not counted here, and each ends when the node would send it";
 
 #[derive(Debug, Args)]
 pub(super) struct Confirmation {
-    /// Go on without asking. Without a terminal, the command never asks.
+    /// Continue without asking. Without a terminal, the command never asks.
     #[arg(long)]
     yes: bool,
     /// Say what the command would end, and change nothing.

@@ -40,7 +40,7 @@ impl Destination {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if given.symlink_metadata().is_ok() {
-                    let rule = "is a link that leads nowhere; remove it, or name another file";
+                    let rule = "is a link without a target; remove it, or name another file";
                     return Err(CliError::Refused(format!("{} {rule}", given.display())));
                 }
                 let path = std::path::absolute(given).map_err(failed)?;

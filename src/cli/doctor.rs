@@ -150,7 +150,7 @@ async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
             }
             (None, reason) => {
                 let message = format!("{url} does not answer: {}", reason.unwrap_or_default());
-                let advice = "see to its host, the network and its certificate; events wait for it";
+                let advice = "check its host, the network and its certificate; events wait for it";
                 Finding::warning(about, message, advice)
             }
         });
@@ -263,7 +263,7 @@ impl Report {
             text.push('\n');
         }
         if faults > 0 {
-            let what = format!("{faults} of the checks found something that keeps it from working");
+            let what = format!("{faults} of the checks found a fault that stops it from working");
             return Err(CliError::Reported { report: text, what });
         }
         if !self.json {

@@ -89,7 +89,7 @@ pub(super) fn checked(check: &DomainChecked) -> String {
     if let Some(MailFrom { domain, setup: state }) = &check.mail_from {
         let fallback = match state {
             SetupStatus::Success => "",
-            _ => "; until it is, SES's own domain takes its place and sending goes on",
+            _ => "; until it is, SES uses its own domain instead, and sending continues",
         };
         let state = setup(*state);
         let _ = writeln!(text, "MAIL FROM {}: {state}{fallback}", escaped(domain));
@@ -117,8 +117,8 @@ fn verdict(check: &DomainChecked) -> String {
             format!("has not found its DNS records yet{reason}. Once they are published, wait")
         }
         Finding::TemporaryFailure => format!(
-            "cannot look for its DNS records for now{reason}, and tries again by itself. See that \
-             the domain's name servers answer everybody and that the records below are there"
+            "cannot look for its DNS records for now{reason}, and tries again automatically. Check \
+             that the domain's name servers answer everybody and that the records below exist"
         ),
         Finding::Failed => format!(
             "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
@@ -145,9 +145,9 @@ fn setup(setup: SetupStatus) -> &'static str {
 
 fn line(domain: &domain::Domain) -> String {
     let meaning = match domain.state.as_str() {
-        "pending" => "pending: it cannot be sent from until SES has verified it",
-        "verified" => "verified: it can be sent from",
-        "assumed" => "assumed verified: it can be sent from as far as pillarbox is concerned",
+        "pending" => "pending: organisations cannot send from it until SES has verified it",
+        "verified" => "verified: organisations can send from it",
+        "assumed" => "assumed verified: organisations can send from it without a check at SES",
         other => other,
     };
     format!("{} of {}: {meaning}\n", domain.domain, domain.organisation)
@@ -177,7 +177,7 @@ fn to_publish(records: &[DnsRecord]) -> String {
     }
     text.push_str(hint(&needed));
     text.push_str(
-        "The service asks SES by itself whether it has found them, often at first and more rarely \
+        "The service asks SES regularly whether it has found them, often at first and less often \
          later; pillarbox domain check asks now.\n",
     );
     text
@@ -185,11 +185,12 @@ fn to_publish(records: &[DnsRecord]) -> String {
 
 fn hint(needed: &[&DnsRecord]) -> &'static str {
     if needed.iter().any(|record| record.purpose == Purpose::MailFrom) {
-        "\nSPF: the TXT record above is for the MAIL FROM domain alone; the sender domain's own SPF \
-         record need not name SES.\n"
+        "\nSPF: the TXT record above is only for the MAIL FROM domain; the sender domain's own SPF \
+         record does not have to name SES.\n"
     } else {
-        "\nSPF: bounces go to SES's own domain, so your SPF record need not name SES. Receivers then \
-         go by DKIM; --mail-from bounce.DOMAIN makes SPF count for your domain too.\n"
+        "\nSPF: bounces go to SES's own domain, so your SPF record does not have to name SES. \
+         Receivers then check DKIM; --mail-from bounce.DOMAIN makes SPF count for your domain \
+         too.\n"
     }
 }
 

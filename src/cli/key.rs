@@ -5,8 +5,8 @@ use crate::cli::output::{Table, escaped};
 
 pub(super) fn added(added: &KeyAdded) -> String {
     format!(
-        "key {} for {}:\n\n    {}\n\nThe key is shown only once. Keep it on your servers: it does \
-         not belong into a browser or an app.\n",
+        "key {} for {}:\n\n    {}\n\nThe key is shown only once. Keep it on your servers: do not \
+         put it into a browser or an app.\n",
         added.id, added.organisation, added.key.0
     )
 }

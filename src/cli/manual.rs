@@ -22,17 +22,17 @@ const EXIT_CODES: [(&str, &str); 7] = [
          a critical condition holds.",
     ),
     ("2", "The command line is wrong."),
-    ("70", "The service ended by a fault of its own (pillarbox serve)."),
+    ("70", "The service ended because of a fault in pillarbox (pillarbox serve)."),
     (
         "71",
-        "The service stopped in order, and messages failed with body_lost_on_restart (pillarbox \
+        "The service stopped normally, but messages failed with body_lost_on_restart (pillarbox \
          serve).",
     ),
     (
         "75",
-        "The service is to be started again: the other nodes took this one for dead, or a start failed \
-         that was handed the bodies of pending messages (pillarbox serve); or the running service is \
-         of a version that does not know what it was asked (other commands).",
+        "Start the service again: the other nodes treated this one as dead, or a start failed that \
+         had received bodies of pending messages (pillarbox serve); or the version of the running \
+         service does not know the command (other commands).",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

@@ -65,7 +65,7 @@ pub(super) async fn cancel(
         text.push('\n');
         text
     });
-    let advice = "what it holds is not cancelled; give the command again once it answers";
+    let advice = "its messages are not cancelled; repeat the command when it answers again";
     on_all_nodes(report, &all.nodes_without_answer, advice)
 }
 

@@ -33,9 +33,9 @@ pub(super) async fn remove(
 }
 
 /// Effect of a pause on a node that did not answer.
-const PAUSES_BY_ITSELF: &str = "such a node stops its calls as soon as it reaches the database, and \
-                                starts none later than 20 seconds after it last did; what it holds is \
-                                not counted here";
+const PAUSES_BY_ITSELF: &str = "such a node stops its calls as soon as it reaches the database, \
+                                and starts none later than 20 seconds after it last did; its \
+                                messages are not counted here";
 /// The same for the end of a pause.
 const RESUMES_BY_ITSELF: &str = "such a node sends again as soon as it reaches the database";
 
@@ -121,17 +121,17 @@ pub(super) fn table(list: &Organisations) -> String {
 }
 
 fn since(Paused { since, requests }: &Paused) -> String {
-    format!("since {since}, its sends are {requests}")
+    format!("since {since}, its send requests are {requests}")
 }
 
 fn paused(paused: &OrganisationPaused) -> String {
     let OrganisationPaused { name, messages_waiting, calls_under_way, .. } = paused;
     let end = match &paused.first_end {
         Some(end) => format!(
-            "; if {name} is still paused at {end}, the first of them fails, because \
-             its time goes on"
+            "; if {name} is still paused at {end}, the first of them fails, because its time limit \
+             runs out"
         ),
-        None => "; what waits fails once sending.retry_for is over".to_owned(),
+        None => "; waiting messages fail once sending.retry_for is over".to_owned(),
     };
     format!(
         "{name} is paused {}; messages that wait: {messages_waiting}, calls under way: \

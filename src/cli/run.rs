@@ -30,9 +30,9 @@ pub(super) struct ServeArgs {
     config: PathBuf,
     #[command(flatten)]
     check: CheckArgs,
-    /// First give up all bodies that the service manager has kept, also those that can be used: if no
-    /// start succeeds with them. Their pending messages fail. `pillarbox restart` does not repeat it,
-    /// but each start by the service manager does: remove it again.
+    /// First discard all bodies that the service manager has kept, even usable ones. Use this if no
+    /// start succeeds with them. Their pending messages fail. `pillarbox restart` does not repeat
+    /// the option, but each start by the service manager does: remove it afterwards.
     #[arg(long, conflicts_with = "check")]
     drop_bodies: bool,
 }
@@ -40,7 +40,7 @@ pub(super) struct ServeArgs {
 #[derive(Debug, Args)]
 struct CheckArgs {
     /// Only check whether the service would start: the configuration, the files that it names, and
-    /// the format of the data file. Nothing is written, and nothing is listened on.
+    /// the format of the data file. The check writes nothing and opens no listener.
     #[arg(long)]
     check: bool,
     /// Print the result of the check as JSON, for programs.
@@ -85,7 +85,7 @@ pub(super) struct DevArgs {
     // As a secret, so that neither Debug nor clap's own error shows it.
     #[arg(long, value_name = "KEY")]
     api_key: Option<SecretString>,
-    /// Endpoint that is told of every event; its secret is printed.
+    /// Endpoint that receives every event; its secret is printed.
     #[arg(long, value_name = "URL", value_parser = webhook_url)]
     webhook: Option<WebhookUrl>,
     /// Configuration file, if you want to try one. Its [ses] section, `data_dir` and `admin_socket`

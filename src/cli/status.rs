@@ -188,8 +188,8 @@ fn shown(status: &ServiceStatus) -> String {
         lines.push((
             "clock",
             format!(
-                "it {}. Since {} nothing is purged and no idempotency key expires. Set the clock \
-                 right. If it is right, confirm it: pillarbox clock confirm",
+                "it {}. Since {} nothing is purged and no idempotency key expires. If the clock is \
+                 wrong, set it. If it is right, confirm it: pillarbox clock confirm",
                 jump.explanation, jump.since
             ),
         ));
@@ -272,7 +272,7 @@ fn store(status: &ServiceStatus) -> String {
     match health {
         StoreHealth::Refusing => {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
-             disk, or repair it; the store then goes on by itself"
+             disk, or repair it; the store then continues automatically"
         }
         StoreHealth::Writable if status.store_silent => {
             "does not answer. Lost messages and waiting events below are those of its last answer. \
@@ -352,8 +352,9 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
         lines.push((
             "unanswered",
             format!(
-                "{} calls of the last 5 minutes got no answer. Check the network to SES: such \
-                 messages may be sent twice, or not, as sending.on_unknown says",
+                "{} calls of the last 5 minutes got no answer. Check the network to SES. \
+                 sending.on_unknown decides whether such messages are sent again, perhaps twice, \
+                 or fail",
                 sending.unanswered_calls
             ),
         ));
@@ -362,8 +363,8 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
         lines.push((
             "unclear",
             format!(
-                "{} calls of the last 5 minutes got an error of SES's own: such messages may be \
-                 sent twice, or not, as sending.on_unknown says",
+                "{} calls of the last 5 minutes got a server error from SES. sending.on_unknown \
+                 decides whether such messages are sent again, perhaps twice, or fail",
                 sending.unclear_calls
             ),
         ));
@@ -372,7 +373,7 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
         lines.push((
             "paused domain",
             format!(
-                "{} of {}: the provider does not take it ({}). Its messages wait; check it with: \
+                "{} of {}: the provider does not accept it ({}). Its messages wait; check it with: \
                  pillarbox domain check {}",
                 paused.domain,
                 paused.organisation,
@@ -390,7 +391,7 @@ fn stop(loss: &StopLoss) -> String {
         return "would probably lose no message".to_owned();
     }
     let parts = [
-        (loss.waiting_for_provider, "wait for the provider or the store, and get no further"),
+        (loss.waiting_for_provider, "wait for the provider or the store without progress"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
         (loss.waiting_for_resume, "wait for their organisation to be resumed"),
@@ -414,19 +415,19 @@ fn queue_memory(in_use: usize, max: usize, full_for: &[String]) -> String {
         Fill::Room | Fill::NearlyFull if !full_for.is_empty() => {
             let names = full_for.join(", ");
             return format!(
-                "{in_use_of_max} in use. The queue is full for {names}: new messages \
-                 are refused with 503 QueueFull until some are sent; see the provider below, or \
-                 raise sending.max_pending_bytes"
+                "{in_use_of_max} in use. The queue is full for {names}: new messages are refused \
+                 with 503 QueueFull until some are sent; fix what slows down sending, or raise \
+                 sending.max_pending_bytes"
             );
         }
         Fill::Room => "",
         Fill::NearlyFull => {
             ". The queue is nearly full: large messages may be refused with 503 QueueFull until \
-             some are sent; see the provider below, or raise sending.max_pending_bytes"
+             some are sent; fix what slows down sending, or raise sending.max_pending_bytes"
         }
         Fill::Full => {
             ". The queue is full: new messages are refused with 503 QueueFull until some are sent; \
-             see the provider below, or raise sending.max_pending_bytes"
+             fix what slows down sending, or raise sending.max_pending_bytes"
         }
     };
     format!("{in_use_of_max} in use{advice}")
@@ -490,8 +491,7 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push((
             "dead letters",
             format!(
-                "{} documents of the provider could not be read; see them with: pillarbox \
-                 dead-letter list",
+                "{} delivery events could not be read; list them with: pillarbox dead-letter list",
                 stored.dead_letters
             ),
         ));
@@ -534,9 +534,10 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
         lines.push((
             "events trouble",
             format!(
-                "none can be had now ({trouble}). They wait in the queue meanwhile, up to its \
-                 retention. Check the network, ses.events.queue_url and that the credentials may \
-                 sqs:ReceiveMessage and sqs:DeleteMessage; it then goes on by itself"
+                "they cannot be read now ({trouble}). They wait in the queue meanwhile, up to its \
+                 retention. Check the network, ses.events.queue_url, and that the credentials \
+                 allow sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues \
+                 automatically"
             ),
         ));
     }

@@ -125,8 +125,8 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
         addresses => Err(CliError::Reported {
             report,
             what: format!(
-                "{addresses} addresses may still be on SES's own list, while here all was done as \
-                 told; put that right and give the command again for them"
+                "{addresses} addresses may still be on SES's own list, but pillarbox did \
+                 everything else; correct that and repeat the command for these addresses"
             ),
         }),
     }

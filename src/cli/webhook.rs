@@ -18,8 +18,8 @@ use crate::cli::output::{Table, escaped};
 pub(super) struct Add {
     #[command(flatten)]
     call: WebhookAdd,
-    /// File of certificates in PEM that the endpoint's own is checked against; the system's
-    /// roots if not given.
+    /// PEM file of certificates to check the endpoint's certificate against; the system's roots if
+    /// not given.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub(super) async fn test(session: &Session, call: WebhookTest) -> Result<String,
     }
     Err(CliError::Reported {
         report,
-        what: format!("the endpoint {id} did not take the test event"),
+        what: format!("the endpoint {id} did not accept the test event"),
     })
 }
 

@@ -56,26 +56,26 @@ impl Cause {
         match self {
             Self::Unreachable => (
                 "no call to the provider succeeds",
-                "It is tried again and again; check the network, ses.region and ses.endpoint",
+                "Check the network, ses.region and ses.endpoint; the service keeps trying",
             ),
             Self::QuotaExhausted => (
                 "the account's daily quota is used up",
-                "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher \
-                 quota where this is no exception",
+                "Sending continues when SES's 24-hour window has room again. If this happens \
+                 often, ask AWS for a higher quota",
             ),
             Self::AccountPaused => (
                 "the account may not send",
-                "See the account's status in the SES console and answer AWS there; sending then \
-                 goes on by itself",
+                "Look at the account's status in the SES console and answer AWS there; sending \
+                 then continues automatically",
             ),
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
-                "Put that right; sending then goes on by itself",
+                "Correct them; sending then continues automatically",
             ),
             Self::ClockWrong => (
                 "AWS refuses calls because this machine's clock is wrong",
                 "Set the clock and keep it right, with chrony or systemd-timesyncd; sending then \
-                 goes on by itself",
+                 continues automatically",
             ),
         }
     }
@@ -201,12 +201,12 @@ impl CircuitBreaker {
         self.state == BreakerState::Closed
     }
 
-    /// Since when the provider does not take messages; `None` if it does.
+    /// Since when the provider does not accept messages; `None` if it does.
     pub fn open_since(&self) -> Option<Instant> {
         self.impaired_at.filter(|_| !self.is_up())
     }
 
-    /// When something last showed that the provider does not take messages.
+    /// When something last showed that the provider does not accept messages.
     pub fn failed_at(&self) -> Option<Instant> {
         self.failed_at
     }
@@ -269,7 +269,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes into account that a call showed that the provider does not take messages.
+    /// Takes into account that a call showed that the provider does not accept messages.
     pub fn fail(&mut self, cause: Cause, message: &str, now: Instant) {
         match self.state {
             BreakerState::Closed => self.impair(cause, message, now),
@@ -287,7 +287,7 @@ impl CircuitBreaker {
         self.is_up() && self.window >= RETURNED
     }
 
-    /// The provider does not take messages: by the calls, or by its own word without a call.
+    /// The provider does not accept messages: by the calls, or by its own word without a call.
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.state = BreakerState::Open { cause, message: message.to_owned() };
         self.impaired_at = Some(now);

@@ -1,4 +1,4 @@
-//! Sender domains that the provider does not take for now: what it said, and when each is tried
+//! Sender domains that the provider does not accept for now: what it said, and when each is tried
 //! again. Their messages wait in the queue, whose lanes are closed and opened under the same lock: a
 //! lane that nobody knows to be closed would never be opened.
 
@@ -111,7 +111,7 @@ impl PausedDomains {
             %domain,
             provider_code = problem.provider_code,
             message,
-            "the provider does not take messages from this domain; they wait"
+            "the provider does not accept messages from this domain; they wait"
         );
         paused.insert(key, Pause { since: now, until, failures, message, domain: known });
         self.queue.pause_domain(organisation, domain, until);

@@ -311,7 +311,7 @@ impl ProviderHealth {
         is_limited.then_some(organisation).into_iter().collect()
     }
 
-    /// The provider does not take messages, by its own word without a call.
+    /// The provider does not accept messages, by its own word without a call.
     pub(super) fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.everybody.impair(cause, message, now);
     }

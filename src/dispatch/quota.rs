@@ -109,7 +109,7 @@ impl AccountFault {
         match self {
             Self::CredentialsMissing => (
                 "Nothing can be sent: there are no AWS credentials to sign with",
-                "Put that right, then send SIGHUP; a change of the environment needs a restart. \
+                "Provide credentials, then send SIGHUP; a change of the environment needs a restart. \
                  Messages wait meanwhile. Check with: pillarbox doctor",
             ),
             Self::CredentialsRefused => (
@@ -120,10 +120,11 @@ impl AccountFault {
             Self::ClockWrong => (
                 "Nothing can be sent: AWS refuses calls because this machine's clock is wrong",
                 "Set the clock and keep it right, with chrony or systemd-timesyncd; sending then \
-                 goes on by itself. Messages wait meanwhile. Check with: pillarbox doctor",
+                 continues automatically. Messages wait meanwhile. Check with: pillarbox doctor",
             ),
             Self::AccessDenied => (
-                "SES does not tell the account's rate and quota; messages are sent all the same",
+                "SES does not let pillarbox read the account's rate and quota; messages are still \
+                 sent",
                 "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
             ),
         }

@@ -212,12 +212,12 @@ impl ProblemKind {
             ),
             Self::SetupFault | Self::ClockWrong => (
                 FailureCode::SendingPaused,
-                "sending is paused by a fault in the service's set-up, which the operator has to \
-                 put right; the message waits until then",
+                "sending is paused because of a fault in the service's set-up; the message waits \
+                 until the operator corrects it",
             ),
             Self::DomainFault => (
                 FailureCode::SendingPaused,
-                "the provider does not take messages from the sender's domain for now; the \
+                "the provider does not accept messages from the sender's domain for now; the \
                  message waits. Ask the operator to check the domain",
             ),
             Self::Rejected => {
@@ -270,9 +270,9 @@ impl Problem {
     /// The problem of a refusal that other messages got alike, as the message's record shows it
     /// while it waits.
     pub fn to_held_failure(&self) -> Failure {
-        let message = "the provider refuses one message of the organisation after the other in \
-                       the same words, which may be a fault in the service's set-up; the message \
-                       is tried again";
+        let message = "the provider refuses one message of the organisation after the other with \
+                       the same text, which may be a fault in the service's set-up; the message is \
+                       tried again";
         let failure = Failure::new(FailureCode::ProviderUnavailable, message);
         Failure { provider_code: self.provider_code.clone(), ..failure }
     }

@@ -23,7 +23,7 @@ pub struct MessageFilter {
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.
     pub status: Option<Status>,
-    /// Only those whose latest event is of this type.
+    /// Only messages whose latest event has this type.
     pub last_event: Option<EventType>,
     /// Only those with this outcome by the stored state: none is `sending`.
     pub outcome: Option<MessageOutcome>,

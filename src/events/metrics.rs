@@ -61,7 +61,7 @@ impl EventMetrics {
         );
         registry.register(
             "pillarbox_unmatched_event_documents",
-            "Event documents about messages that were not known",
+            "Event documents about unknown messages",
             self.unmatched.clone(),
         );
         registry.register(

@@ -125,7 +125,7 @@ impl Rejection {
                 format!("there is no such path here; the paths are {paths}").into()
             }
             Self::MethodNotAllowed { allow } => {
-                format!("this path does not take the method; it takes {allow}").into()
+                format!("this path does not allow the method; it allows {allow}").into()
             }
             Self::RequestTimeout => "the request came too slowly".into(),
             Self::PayloadTooLarge { limit } => {
@@ -136,14 +136,14 @@ impl Rejection {
             Self::Internal => "something went wrong on our side".into(),
             Self::MemoryFull { memory, exhausted } => match (memory, exhausted) {
                 (Memory::Requests, Exhausted::Whole) => {
-                    "the service reads as many request bodies as it may for now; try again later"
+                    "the service's memory for request bodies is used up; try again later"
                 }
                 (Memory::Requests, Exhausted::Share) => {
                     "your organisation's share of the memory for request bodies is used up; \
                      finish the requests under way, or try again later"
                 }
                 (Memory::Responses, Exhausted::Whole) => {
-                    "clients leave as many responses unread as the service may hold for now; try \
+                    "the service's memory for responses that clients have not read is used up; try \
                      again later"
                 }
                 (Memory::Responses, Exhausted::Share) => {

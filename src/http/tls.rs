@@ -120,8 +120,8 @@ impl CertificateFault {
             Self::Expired => ("The certificate expired; clients refuse it", RENEW),
             Self::Expires => ("The certificate expires soon", RENEW),
             Self::Refused => (
-                "The new certificate is not in use, and the one before it still is",
-                "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
+                "The new certificate cannot be used; the old one stays in use",
+                "Correct the files and send SIGHUP again (systemctl reload pillarbox)",
             ),
         }
     }

@@ -149,8 +149,8 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_certificate_refused", "1 while the new certificate cannot be used and the old one stays in use.",
         |s| flag(certificate(s)?.is_refused)),
     counters("pillarbox_closed_keyless_connections",
-        "Client connections without a valid key that were closed for want of room, by reason: idle \
-         and incomplete ones made room for new ones, refused ones were new.",
+        "Client connections without a valid key that were closed to make room, by reason: idle and \
+         incomplete ones made room for new ones, refused ones were new.",
         |s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed))),
     gauge("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         |s| size(s.sending.pending.messages)),
@@ -163,8 +163,8 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_queue_max_bytes", "Most memory that pending messages may use: sending.max_pending_bytes.",
         |s| size(s.sending.max_pending_bytes)),
     gauge("pillarbox_queue_share_ratio",
-        "The part of its share of the queue's memory that the organisation with the most pending \
-         bytes has in use; from 1 on, its new messages are refused.",
+        "Used part of the queue share of the organisation with the most pending bytes; from 1 on, \
+         its new messages are refused.",
         |s| Some(s.sending.greatest_share)),
     gauge("pillarbox_send_rate_recipients_per_second", "Current pace; absent if there is no limit.",
         |s| s.sending.rate.limit()),
@@ -189,11 +189,13 @@ static METRICS: [Metric; 75] = [
             let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
             Some(Duration::from_millis(left).as_secs_f64())
         }),
-    gauge("pillarbox_held_refusals", "Refusals by the provider that messages of an organisation get alike, so that they wait.",
+    gauge("pillarbox_held_refusals", "Identical refusals by the provider that make messages of an \
+                                      organisation wait.",
         |s| size(s.sending.held_refusals.len())),
     gauge("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",
         |s| size(s.sending.paused_domains.len())),
-    gauge("pillarbox_store_unrecorded_outcomes", "Outcomes of calls that wait until the store takes writes.",
+    gauge("pillarbox_store_unrecorded_outcomes", "Outcomes of calls that wait until the store \
+                                                  accepts writes.",
         |s| size(s.sending.unrecorded)),
     gauges("pillarbox_provider_impaired", "1 for the cause of a pause of sending.",
         |s| by("cause", Cause::ALL.map(|one| (one.code(), on(
@@ -203,7 +205,7 @@ static METRICS: [Metric; 75] = [
             matches!(s.account, AccountCheck::Failed { fault, .. } if fault == one)))))),
     gauge("pillarbox_bodies", "Bodies of pending messages in memory.",
         |s| size(bodies(s)?.count)),
-    gauge("pillarbox_bodies_bytes", "Bytes of the bodies, with what is kept of their messages.",
+    gauge("pillarbox_bodies_bytes", "Bytes of the bodies, with the kept data of their messages.",
         |s| count(bodies(s)?.bytes)),
     gauge("pillarbox_bodies_memory_bytes", "Memory that the bodies take up.",
         |s| count(bodies(s)?.memory_bytes)),
@@ -213,9 +215,9 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_bodies_unusable", "1 while there are bodies of an earlier process that cannot be used.",
         |s| flag(bodies(s)?.unreadable.is_some())),
     gauge("pillarbox_start_survived_messages",
-        "Messages that went on at the last start, because their bodies had survived.",
+        "Messages that were pending again at the last start, because their bodies had survived.",
         |s| size(bodies(s)?.survived_messages)),
-    gauge("pillarbox_store_writable", "1 while the disk takes writes.",
+    gauge("pillarbox_store_writable", "1 while the disk accepts writes.",
         |s| flag(s.store != StoreHealth::Refusing)),
     gauge("pillarbox_store_file_in_place",
         "1 while the data file is at its path and nobody else has written to it.",
@@ -237,7 +239,7 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_postgres_waits_for_standby", "1 while a commit waits for a synchronous standby.",
         |s| flag(database(s)?.standby == Standby::Synchronous)),
     gauge("pillarbox_postgres_standby_lost",
-        "1 while no commit waits for a standby, though one did since this process was started.",
+        "1 while no commit waits for a standby, but one did since this process started.",
         |s| flag(database(s)?.standby == Standby::Lost)),
     gauge("pillarbox_postgres_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
         |s| Some(millis_as_seconds(database(s)?.clock_offset_millis))),
@@ -252,7 +254,7 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_dead_letters", "Stored event documents that could not be read.",
         |s| count(s.stored.backlog?.dead_letters)),
     gauges("pillarbox_organisation_limit_ratio",
-        "Part that an organisation has used of a limit that was set for it, by period.", limit_ratios),
+        "Used part of a limit that was set for an organisation, by period.", limit_ratios),
     counters("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
         |s| organisations(s, |one| one.accepted)),
     counters("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
@@ -282,7 +284,7 @@ static METRICS: [Metric; 75] = [
     gauges("pillarbox_webhook_waiting_deliveries",
         "Deliveries to the endpoint that failed and wait for their next attempt.",
         |s| endpoints(s, |_, status| float(status.waiting))),
-    gauges("pillarbox_webhook_behind_seconds", "Age of the oldest event that no attempt was made for.",
+    gauges("pillarbox_webhook_behind_seconds", "Age of the oldest event without an attempt.",
         |s| endpoints(s, |_, status| {
             let since = status.behind_since.unwrap_or(s.at).unix_millis();
             Duration::from_millis(s.at.unix_millis().saturating_sub(since)).as_secs_f64()
@@ -293,7 +295,7 @@ static METRICS: [Metric; 75] = [
     gauge("pillarbox_alerts_failing",
         "1 while the last attempts to post alerts failed.",
         |s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing))),
-    gauge("pillarbox_alerts_waiting", "Alerts that the receiver has not taken yet.",
+    gauge("pillarbox_alerts_waiting", "Alerts that the receiver has not accepted yet.",
         |s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting))),
     counters("pillarbox_alert_attempts",
         "Attempts to post alerts, by their outcome. Of those that failed, the last of an alert counts \

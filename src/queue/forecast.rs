@@ -9,7 +9,7 @@ use pillarbox_domain::id::OrganisationId;
 pub struct DrainForecast {
     /// The provider takes no messages, or none of the organisation, or the store does not.
     pub provider: usize,
-    /// The provider does not take the sender's domain.
+    /// The provider does not accept the sender's domain.
     pub domain: usize,
     /// The provider may have accepted the message, and its retry is due only after the drain.
     pub retry: usize,

@@ -3,7 +3,7 @@
 //! While messages of both priorities could go, nine of ten calls are for the high one. A place that
 //! its priority has no message for goes to the other one, and is not saved up.
 //!
-//! A domain that the provider does not take for now holds up its own lane and nothing else: its
+//! A domain that the provider does not accept for now holds up its own lane and nothing else: its
 //! messages stay where they are and cost nothing until one of them may try the domain again.
 
 use std::collections::{BTreeSet, HashMap};

@@ -40,7 +40,7 @@ pub(super) const FIELDS: [&str; 11] = [
 ];
 /// Resend's further fields, with the reason why they are refused unless they are null.
 pub(super) const REFUSED_FIELDS: [(&str, &str); 5] = [
-    ("scheduled_at", "messages are sent at once: have your application send it when it is time"),
+    ("scheduled_at", "messages are sent at once: send the request when the message is due"),
     ("template", "there are no stored templates: send html or text"),
     ("react", "send what it renders as html"),
     ("topic_id", "there are no topics"),

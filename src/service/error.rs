@@ -125,10 +125,10 @@ pub enum ServiceError {
     /// Other processes listen on addresses that `dev` needs.
     #[error("{0}")]
     Taken(TakenAddresses),
-    /// API keys would travel in clear.
+    /// API keys would be sent unencrypted.
     #[error(
-        "SMTP cannot be served on {address} without a certificate, because API keys would travel in \
-         clear; give tls.certificate and tls.key"
+        "SMTP cannot be served on {address} without a certificate, because API keys would be sent \
+         unencrypted; give tls.certificate and tls.key"
     )]
     SmtpInClear {
         /// The address.
@@ -137,8 +137,8 @@ pub enum ServiceError {
     /// The API in Resend's shape is to be served in clear on an address that is not of this machine
     /// alone.
     #[error(
-        "the API in Resend's shape cannot be served on {address} without a certificate, because API \
-         keys would travel in clear; give tls.certificate and tls.key"
+        "the API in Resend's shape cannot be served on {address} without a certificate, because \
+         API keys would be sent unencrypted; give tls.certificate and tls.key"
     )]
     ResendInClear {
         /// The address.

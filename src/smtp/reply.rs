@@ -41,11 +41,12 @@ impl Reply {
     pub(super) const PAUSED: Self = Self::fixed(
         "451 4.3.2 the operator has paused your organisation: nothing was stored; try again later",
     );
-    pub(super) const TOO_MANY_RECIPIENTS: Self =
-        Self::fixed("452 4.5.3 a message has at most 50 recipients; send the others another one");
+    pub(super) const TOO_MANY_RECIPIENTS: Self = Self::fixed(
+        "452 4.5.3 a message has at most 50 recipients; send a second one to the others",
+    );
     pub(super) const UNKNOWN: Self = Self::fixed("500 5.5.1 there is no such command");
     pub(super) const ARGUMENTS: Self =
-        Self::fixed("501 5.5.4 the arguments do not have the command's form");
+        Self::fixed("501 5.5.4 the arguments of the command are malformed");
     pub(super) const CANCELLED: Self = Self::fixed("501 5.7.0 the authentication was cancelled");
     pub(super) const NOT_IMPLEMENTED: Self =
         Self::fixed("502 5.5.1 this command is not implemented");
@@ -71,7 +72,7 @@ impl Reply {
     pub(super) const TOO_LARGE: Self = Self::fixed("552 5.3.4 the message is too large");
     pub(super) const NO_RECIPIENTS: Self = Self::fixed("554 5.5.1 no recipient was accepted");
     pub(super) const PARAMETER: Self =
-        Self::fixed("555 5.5.4 a parameter of this command is not known here");
+        Self::fixed("555 5.5.4 a parameter of this command is not supported");
 
     const fn fixed(line: &'static str) -> Self {
         Self(Cow::Borrowed(line))

@@ -73,7 +73,7 @@ impl StoreMetrics {
         );
         registry.register(
             "pillarbox_store_checkpoint_duration_seconds",
-            "Duration of checkpoints, which move what is in the journal into the data file",
+            "Duration of checkpoints, which move the content of the journal into the data file",
             self.checkpoint_duration.clone(),
         );
         registry.register(

@@ -12,7 +12,7 @@ use crate::nodes::Nodes;
 /// So long after the first refusal the provider is not called: no message has a call under way.
 const WITHOUT_CALLS: Duration = Duration::from_secs(20);
 
-/// Two nodes that both hold messages which the provider does not take.
+/// Two nodes that both hold messages which the provider does not accept.
 async fn holding(database: &str) -> (Nodes, [Server; 2], [Vec<String>; 2]) {
     let (nodes, first) = Nodes::new(database).await;
     drop(first);

@@ -341,8 +341,8 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
         ("{\"refused\":{\"message\":\"no\"}}\n", "use the pillarbox of the version that runs"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "cannot be read (invalid length"),
         (&too_long, "cannot be read (length limit"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"id\"", "ended the connection; what was"),
-        ("", "the service ended the connection; what was asked may or may not have been done"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"id\"", "closed the connection; it may"),
+        ("", "it may or may not have done what the command asked"),
     ] {
         let client = Client::connect(&path).await.unwrap();
         // What `connect` tried the socket with.

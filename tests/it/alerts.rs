@@ -429,7 +429,7 @@ async fn doctor_posts_a_test_and_prints_the_answer() {
     let refused = about().await;
     assert_eq!(refused["verdict"], "notOk");
     let message = refused["message"].as_str().unwrap();
-    assert!(message.ends_with("did not take a test (status 500): noted"), "{message}");
+    assert!(message.ends_with("did not accept a test (status 500): noted"), "{message}");
     assert!(!message.contains("tenant"), "what follows the host may be a secret: {message}");
     let tests: Vec<_> = receiver.received().iter().map(Received::event).collect();
     assert!(tests.iter().all(|event| kind(event) == "alerts.test"), "{tests:?}");

@@ -235,7 +235,7 @@ async fn a_mail_from_domain_is_below_the_sender_domain_and_nothing_is_sent_from_
         let add = ["add", "--org", "acme", "example.com", "--mail-from", mail_from];
         let (code, text) = pillarbox(&checks, &add).await;
         assert_eq!(code, 1, "{mail_from}: {text}");
-        assert!(text.contains("used for nothing else"), "{mail_from}: {text}");
+        assert!(text.contains("has no other use"), "{mail_from}: {text}");
     }
     assert_eq!(checks.simulator.calls_total(), 0);
     let both = ["add", "--org", "acme", "a.b", "--mail-from", "bounce.a.b", "--assume-verified"];

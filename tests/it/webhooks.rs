@@ -534,10 +534,10 @@ async fn an_endpoint_that_fails_is_told_of_on_every_way_until_it_takes_events_ag
     }
     until("it is a condition", async || conditions().0 == ["webhook_failing"]).await;
     let (_, text) = conditions();
-    assert!(text.contains("Endpoint 1 of acme does not take events (status 500)"), "{text}");
+    assert!(text.contains("Endpoint 1 of acme does not accept events (status 500)"), "{text}");
     assert!(text.contains("pillarbox webhook deliveries 1"), "{text}");
     let shown = site.done(&["status"]);
-    assert!(String::from_utf8(shown.stdout).unwrap().contains("does not take events"));
+    assert!(String::from_utf8(shown.stdout).unwrap().contains("does not accept events"));
     let metrics = async || server.operator("/metrics").await.text().await.unwrap();
     let series =
         |name: &str| format!("pillarbox_webhook_{name}{{organisation=\"acme\",webhook=\"1\"");

@@ -49,9 +49,9 @@ impl Examiner<'_> {
             (organisation::Finding::Unknown, true) if believed == DomainState::Assumed.as_str() => {
                 Finding::warning(
                     about,
-                    "taken as verified by your word; SES has no identity for it",
+                    "assumed to be verified, as you said; SES has no identity for it",
                     format!(
-                        "all is well where SES has verified a domain above it; otherwise run \
+                        "this is fine if SES has verified a domain above it; otherwise run \
                          pillarbox domain add --org NAME {name}, and publish the records"
                     ),
                 )
@@ -85,7 +85,7 @@ fn access(account: &Account) -> Finding {
         Access::Production => Finding::ok("SES account", "production: it may send to everybody"),
         Access::Sandbox => Finding::warning(
             "SES account",
-            "in the sandbox: it may send to verified addresses and SES's mailbox simulator alone",
+            "in the sandbox: it may send only to verified addresses and SES's mailbox simulator",
             "request production access in the SES console of this region",
         ),
     }
@@ -102,13 +102,13 @@ fn sending(account: &Account) -> Finding {
         (Sending::Disabled, _) => Finding::not_ok(
             ABOUT,
             "sending is paused for the account",
-            "see the account's status in the SES console; where you paused it yourself, aws sesv2 \
+            "see the account's status in the SES console; if you paused it yourself, aws sesv2 \
              put-account-sending-attributes --sending-enabled ends that",
         ),
         (Sending::Enabled, EnforcementStatus::Probation) => Finding::warning(
             ABOUT,
             "the account is under review: SES may pause it",
-            "see its status in the SES console, and mend what is named there",
+            "look at its status in the SES console, and fix the problems that it names",
         ),
         (Sending::Enabled, EnforcementStatus::Healthy) => {
             Finding::ok(ABOUT, "enabled, in good standing")
@@ -139,10 +139,10 @@ fn quota(account: &Account) -> Finding {
 fn own_list(account: &Account) -> Finding {
     const ABOUT: &str = "SES suppression";
     if account.suppressed_reasons.is_empty() {
-        return Finding::ok(ABOUT, "the account's own list takes in nobody by itself");
+        return Finding::ok(ABOUT, "SES adds no address to the account's own list");
     }
     let reasons = account.suppressed_reasons.join(", ").to_ascii_lowercase();
-    Finding::ok(ABOUT, format!("the account's own list takes in addresses after: {reasons}"))
+    Finding::ok(ABOUT, format!("SES adds addresses to the account's own list after: {reasons}"))
 }
 
 fn engagement(account: &Account) -> Option<Finding> {
@@ -174,7 +174,7 @@ fn verified(about: String, identity: Option<&Identity>) -> Finding {
         ),
         (_, _) => Finding::warning(
             about,
-            "verified, but SES does not find its DKIM records: receivers may take its mail for \
+            "verified, but SES does not find its DKIM records: receivers may treat its mail as \
              forged",
             "publish the DKIM records: pillarbox domain check shows them",
         ),
@@ -185,7 +185,7 @@ fn word(finding: organisation::Finding) -> &'static str {
     match finding {
         organisation::Finding::Verified => "it is verified",
         organisation::Finding::Pending => "SES has not found its DNS records yet",
-        organisation::Finding::TemporaryFailure => "SES cannot look for its DNS records for now",
+        organisation::Finding::TemporaryFailure => "SES cannot check its DNS records at the moment",
         organisation::Finding::Failed => "SES has given up looking for its DNS records",
         organisation::Finding::Unknown => "SES has no identity for it",
     }

@@ -57,13 +57,14 @@ fn standby(database: &DatabaseStatus) -> Finding {
             ABOUT,
             "a commit is on the server's disk alone: if that machine is lost, accepted messages are \
              lost with it",
-            "give the server a synchronous standby (synchronous_standby_names), or use a service that \
-             keeps each commit twice and disregard this",
+            "give the server a synchronous standby (synchronous_standby_names), or use a service \
+             that stores each commit twice and ignore this",
         ),
         Standby::Lost => Finding::not_ok(
             ABOUT,
             "commits waited for a standby, and no longer do",
-            "bring the standby back; synchronous_standby_names of the primary names it again then",
+            "bring the standby back, so that synchronous_standby_names of the primary names it \
+             again",
         ),
     }
 }
@@ -73,7 +74,7 @@ fn clock(database: &DatabaseStatus) -> Finding {
     let apart = Duration::from_millis(database.clock_offset_millis.unsigned_abs());
     let side = if database.clock_offset_millis < 0 { "behind" } else { "ahead of" };
     let message = format!("{:.3} seconds {side} this machine's", apart.as_secs_f64());
-    let advice = "have a time daemon keep both clocks, such as chrony or systemd-timesyncd";
+    let advice = "run a time daemon, such as chrony or systemd-timesyncd, on both machines";
     if apart > CLOCKS_DIFFER {
         Finding::not_ok(ABOUT, message, advice)
     } else if apart > CLOCK_WARNING {
@@ -105,7 +106,8 @@ fn cleaning(database: &DatabaseStatus) -> Option<Finding> {
     (behind >= BEHIND).then(|| {
         Finding::warning(
             "database's cleaning",
-            format!("something old holds it back, by {behind} transactions: tables grow"),
+            format!("an old transaction or replication slot holds it back, by {behind} \
+                     transactions: tables grow"),
             "end long transactions (pg_stat_activity), prepared ones (pg_prepared_xacts) and unused \
              replication slots (pg_replication_slots)",
         )
@@ -165,8 +167,9 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
         Finding::warning(
             "longest calls",
             format!(
-                "a call of node {} may be under way for {} after its last sign of life, and of node \
-                 {} for {}: nobody takes them for dead before, whatever cluster.dead_after is",
+                "a call of node {} may be under way for {} after its last sign of life, and of \
+                 node {} for {}: no node treats them as dead before that, whatever \
+                 cluster.dead_after is",
                 longest.name,
                 said(longest),
                 shortest.name,

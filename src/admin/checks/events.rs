@@ -78,7 +78,7 @@ impl Examiner<'_> {
             Ok(None) => {
                 return vec![Finding::not_ok(
                     SET,
-                    format!("SES has no configuration set {name}, so it takes no message"),
+                    format!("SES has no configuration set {name}, so it accepts no message"),
                     "create it (pillarbox aws setup does), or correct ses.configuration_set",
                 )];
             }
@@ -102,7 +102,7 @@ impl Examiner<'_> {
         let advice = "run pillarbox aws setup, or set ses.configuration_set";
         let message = "none is named, so SES publishes no events of messages";
         if self.events.is_given() {
-            let message = format!("{message}, and those that are waited for do not come");
+            let message = format!("{message}, and the expected events do not arrive");
             Finding::not_ok(SET, message, advice)
         } else {
             Finding::warning(SET, message, advice)
@@ -116,7 +116,7 @@ impl Examiner<'_> {
             return None;
         }
         let advice = format!(
-            "run pillarbox aws setup, or mend the event destinations of {set} in the SES console"
+            "run pillarbox aws setup, or correct the event destinations of {set} in the SES console"
         );
         // Others are for figures or archives: nothing comes back from them.
         let enabled: Vec<_> = destinations
@@ -142,7 +142,7 @@ impl Examiner<'_> {
         } else if !useful.is_empty() {
             Finding::warning(ABOUT, format!("{set} does not publish: {useful}"), advice)
         } else {
-            Finding::ok(ABOUT, format!("{set} publishes all events that are of use"))
+            Finding::ok(ABOUT, format!("{set} publishes all useful events"))
         })
     }
 
@@ -169,7 +169,7 @@ impl Examiner<'_> {
                 "the event destination {name} of {set} asks for opens or clicks, for which SES \
                  rewrites links and adds a pixel{own}"
             );
-            let advice = format!("take OPEN and CLICK out of the event destination {name}");
+            let advice = format!("remove OPEN and CLICK from the event destination {name}");
             return if found.enabled {
                 Finding::not_ok(TRACKING, message, advice)
             } else {
@@ -196,8 +196,11 @@ impl Examiner<'_> {
         if let Some(domain) = &options.redirect_domain {
             return Finding::warning(
                 TRACKING,
-                format!("{set} has {domain} for rewritten links, though nothing rewrites them now"),
-                format!("take the custom redirect domain out of {set}"),
+                format!(
+                    "{set} has {domain} for rewritten links, although nothing rewrites them \
+                         now"
+                ),
+                format!("remove the custom redirect domain from {set}"),
             );
         }
         Finding::ok(TRACKING, "SES rewrites no links and adds no pixel")
@@ -208,8 +211,8 @@ impl Examiner<'_> {
             Some(url) => self.queue(url).await,
             None => vec![Finding::warning(
                 "events",
-                "none are waited for: deliveries, bounces and complaints do not show, and a bounce \
-                 suppresses nobody",
+                "pillarbox reads none: deliveries, bounces and complaints do not show, and a \
+                 bounce suppresses nobody",
                 "run pillarbox aws setup, or set ses.events.queue_url",
             )],
         }
@@ -233,7 +236,7 @@ impl Examiner<'_> {
         );
         let message = format!("readable; {waiting} events waiting, {in_flight} being read");
         let depth = if waiting > LONG_QUEUE {
-            let advice = "see the service's log and pillarbox status for what holds it up";
+            let advice = "the service's log and pillarbox status say what delays it";
             Finding::warning(ABOUT, message, advice)
         } else {
             Finding::ok(ABOUT, message)
@@ -273,14 +276,14 @@ impl Examiner<'_> {
             },
             Err(error) if is_missing(&error) => Finding::not_ok(
                 ABOUT,
-                format!("the queue's dead-letter queue {name} is not there"),
-                "create it (pillarbox aws setup does), or take the redrive policy away",
+                format!("the queue's dead-letter queue {name} does not exist"),
+                "create it (pillarbox aws setup does), or remove the redrive policy",
             ),
             // That it cannot be looked into keeps nothing from working.
             Err(error) => Finding::warning(
                 ABOUT,
                 format!("{name}: {error}"),
-                format!("allow {ACTION} on it, to have it looked into"),
+                format!("allow {ACTION} on it, so that pillarbox can check it"),
             ),
         }
     }

@@ -34,7 +34,7 @@ const _: () = assert!(LATELY.as_secs() == 5 * 60, "as the words say");
 const CREDENTIALS_ALERT: Alerts = Rules(&["PillarboxCredentialsUnusable"]);
 const CERTIFICATE_ALERT: Alerts = Rules(&["PillarboxCertificateExpires"]);
 const QUEUE_ALERT: Alerts = Rules(&["PillarboxQueueFilling"]);
-const QUEUE_ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
+const QUEUE_ADVICE: &str = "Fix what slows down sending, or raise sending.max_pending_bytes";
 const LIMIT_ALERT: Alerts = Rules(&["PillarboxConnectionsNearLimit"]);
 
 type Text = &'static str;
@@ -130,32 +130,33 @@ const fn certificate(fault: CertificateFault, alerts: Alerts) -> Definition {
 #[rustfmt::skip] // A table.
 pub(super) static IMMEDIATE: [Definition; 35] = [
     notice("stopping",
-        "Somebody stops the service; PillarboxDown fires if it stays away",
-        "The service is stopping: new messages are refused", "Wait for its next start",
+        "Somebody stopped the service; PillarboxDown fires if it does not come back",
+        "The service is stopping: new messages are refused", "Wait until it starts again",
         |s, found| found.if_so(s.is_stopping),
     ).not_ready(),
     notice("draining",
         "Somebody drains the node; the other nodes accept messages",
-        "An operator drains this node: after five seconds, in which load balancers notice, it accepts \
-         no new messages; it sends what it holds",
-        "Stop it once it holds none, or end the drain with: pillarbox node drain --undo NODE",
+        "An operator drains this node: it sends the messages that it holds, and after five \
+         seconds, in which load balancers notice, it accepts no new ones",
+        "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
+         --undo NODE",
         |s, found| if let Some(name) = &s.draining {
             found.names(found.definition.meaning, "NODE", name);
         },
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
         "The store refuses writes: requests are answered with 503 and nothing is sent",
-        "Make room on the disk, or repair it; the store then goes on by itself",
+        "Make room on the disk, or repair it; the store then continues automatically",
         |s, found| found.if_so(s.store == StoreHealth::Refusing),
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
-        "The store refuses writes now and then: some requests are answered with 503",
-        "Make room on the disk, or repair it: small writes may pass where large ones do not",
+        "The store refuses some writes: some requests are answered with 503",
+        "Make room on the disk, or repair it: small writes may succeed while large ones fail",
         |s, found| found.if_so(s.store == StoreHealth::Writable && s.has_store_failed),
     ),
     critical("data_file_lost", Rules(&["PillarboxDataFileLost"]),
-        "The data file is gone, replaced or written over: new messages are refused with 503",
-        "Save what the service holds with: pillarbox backup FILE. Do not restart it before",
+        "The data file is missing, replaced or overwritten: new messages are refused with 503",
+        "Before you restart the service, save its data with: pillarbox backup FILE",
         |s, found| if let Some((what, advice)) = s.store.file_loss() {
             let message = format!("New messages are refused with 503, because {what}");
             found.advises(message, advice.to_owned());
@@ -174,7 +175,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     notice("starting",
-        "It is over within 20 seconds, or another condition takes its place",
+        "It ends within 20 seconds, or another condition replaces it",
         "AWS has not answered yet whether the credentials are good", "Wait a few seconds",
         |s, found| found.if_so(s.account == AccountCheck::Unasked),
     ).not_ready(),
@@ -207,8 +208,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("clock_jumped", Rules(&["PillarboxClockJumped"]),
         "The wall clock is in doubt: nothing is purged and no idempotency key expires",
-        "Set the clock right; on PostgreSQL, the database's. If it is right, confirm it: \
-         pillarbox clock confirm",
+        "If the clock is wrong, set it; on PostgreSQL, set the database's clock. If it is right, \
+         confirm it: pillarbox clock confirm",
         |s, found| if let Some(jump) = &s.clock_jump {
             found.says(format!(
                 "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
@@ -216,46 +217,49 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
-        "All calls for an organisation fail, and others do not; its messages wait",
-        "They are tried one at a time. See what it sends: pillarbox message list --status \
-         queued --org ORG",
+        "All calls for an organisation fail, but calls for others do not; its messages wait",
+        "The service tries them one at a time. Look at what it sends: pillarbox message list \
+         --status queued --org ORG",
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
             let message = format!(
-                "All calls for {name} fail ({message}), and others do not; its messages wait");
-            found.names(message, "ORG", &name);
-            found.affects(Queued, Some((*id, &name)), None);
-            found.alert_says(format!(
-                "All calls for {name} fail, and others do not; its messages wait"));
-        },
-    ),
-    warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
-        "The provider refused five messages of an organisation in a row in the same words; \
-         such messages wait until one of it is accepted",
-        "Put right what it says, or cancel: pillarbox message list --status queued --org ORG",
-        |s, found| for (id, said) in &s.sending.held_refusals {
-            let (name, said) = (s.name(*id), without_full_stop(said));
-            let message = format!(
-                "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
+                "All calls for {name} fail ({message}), but calls for others do not; its messages \
                  wait");
             found.names(message, "ORG", &name);
             found.affects(Queued, Some((*id, &name)), None);
             found.alert_says(format!(
-                "The provider refuses the messages of {name} alike; such messages wait"));
+                "All calls for {name} fail, but calls for others do not; its messages wait"));
+        },
+    ),
+    warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
+        "The provider refused five messages of an organisation in a row with the same text; such \
+         messages wait until it accepts another message of the organisation",
+        "Correct what the provider complains about, or cancel the messages: pillarbox message list \
+         --status queued --org ORG",
+        |s, found| for (id, said) in &s.sending.held_refusals {
+            let (name, said) = (s.name(*id), without_full_stop(said));
+            let message = format!(
+                "The provider refuses the messages of {name} with the same text (\"{said}\"); such \
+                 messages wait");
+            found.names(message, "ORG", &name);
+            found.affects(Queued, Some((*id, &name)), None);
+            found.alert_says(format!(
+                "The provider refuses the messages of {name} with the same text; such messages \
+                 wait"));
         },
     ),
     warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
-        "The provider does not take a sender's domain; its messages wait",
-        "Check it with: pillarbox domain check DOMAIN",
+        "The provider does not accept a sender domain; its messages wait",
+        "Check the domain with: pillarbox domain check DOMAIN",
         |s, found| for (id, domain, message) in &s.sending.paused_domains {
             let name = s.name(*id);
             let message = format!(
-                "The provider does not take {domain} of {name} ({message}); its messages wait");
+                "The provider does not accept {domain} of {name} ({message}); its messages wait");
             found.names(message, "DOMAIN", domain);
             found.is_about(format!("{domain} of {name}"));
             found.affects(Queued, Some((*id, &name)), Some(domain));
             found.alert_says(format!(
-                "The provider does not take {domain} of {name}; its messages wait"));
+                "The provider does not accept {domain} of {name}; its messages wait"));
         },
     ),
     warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
@@ -271,12 +275,12 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     warning("outcomes_unknown", Rules(&["PillarboxOutcomesUnknown"]),
-        "Calls got no answer, or a server's error: the provider may have the messages",
-        "Check the network to SES: such messages may be sent twice, or not, as \
-         sending.on_unknown says",
+        "Calls got no answer or a server error: the provider may have the messages",
+        "Check the network to SES. sending.on_unknown decides whether such messages are sent \
+         again, perhaps twice, or fail",
         |s, found| {
             let recent = &s.sending.recent_calls;
-            let got = [(recent.unanswered, "no answer"), (recent.unclear, "a server's error")];
+            let got = [(recent.unanswered, "no answer"), (recent.unclear, "a server error")];
             let got = got.into_iter().filter(|(calls, _)| *calls > 0);
             let got = got.map(|(calls, what)| format!("{} got {what}", several(calls, "call")));
             let got = got.collect::<Vec<_>>().join(", ");
@@ -288,8 +292,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
-        "The provider answered calls with errors that do not blame the message, nor say more",
-        "See the messages: pillarbox message list --status queued. Check ses.endpoint",
+        "The provider answered calls with unspecific errors that do not blame the message",
+        "Look at the messages: pillarbox message list --status queued. Check ses.endpoint",
         |s, found| if !s.sending.unexpected_answers.is_empty() {
             let names = s.sending.unexpected_answers.join(", ");
             found.says(format!(
@@ -298,11 +302,11 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     warning("events_unavailable", Rules(&["PillarboxEventsUnavailable"]),
-        "Delivery events cannot be had; bounces and complaints suppress nobody meanwhile",
+        "Delivery events cannot be read; until they can, bounces and complaints suppress nobody",
         "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         |s, found| if let Some(trouble) = &s.events_trouble {
-            found.says(format!("Delivery events cannot be had: {trouble}"));
-            found.alert_says("Delivery events cannot be had");
+            found.says(format!("Delivery events cannot be read: {trouble}"));
+            found.alert_says("Delivery events cannot be read");
         },
     ),
     certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
@@ -310,21 +314,23 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     certificate(CertificateFault::Refused, Rules(&["PillarboxCertificateRefused"])),
     warning("database_silent",
         Alerts::None("The node uses another connection; if that does not help, \
-             PillarboxStoreRefusesWrites or an alert on what waits fires"),
-        "The database gave no answer in time by one connection of this node, now or in the last \
-         minute, though it answers by others",
-        "It is closed, and another one made. If this goes on, look for a process of the \
-         database that hangs (pg_stat_activity), and at what is between it and this machine",
+                      PillarboxStoreRefusesWrites or an alert about waiting messages fires"),
+        "The database did not answer in time on one connection of this node, now or in the last \
+         minute, but answers on others",
+        "The node closes the connection and opens another one. If this continues, look for a \
+         database process that hangs (pg_stat_activity), and check the network between the \
+         database and this machine",
         |s, found| if !s.silent_connections.is_empty() {
             found.says(format!(
-                "The database gave no answer in time by a connection for {}; the connection was \
+                "The database did not answer in time on a connection for {}; the connection was \
                  closed", s.silent_connections.join(", ")));
         },
     ),
     notice("outcomes_unrecorded",
-        "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
+        "The store then refuses writes, and PillarboxStoreRefusesWrites fires",
         "Outcomes of calls wait for the store",
-        "They are stored as soon as it takes writes; do not end the process before",
+        "The service records them as soon as the store accepts writes; do not end the process \
+         before that",
         |s, found| if s.sending.unrecorded > 0 {
             let outcomes = s.sending.unrecorded;
             found.says(format!("{outcomes} outcomes of calls wait for the store"));
@@ -338,8 +344,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
-        "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
-         sending.max_pending_bytes",
+        "Mail comes in faster than it goes out. Fix what slows down sending, ask AWS for a higher \
+         rate, or raise sending.max_pending_bytes",
         |s, found| {
             let share = s.sending.greatest_share;
             let used = ratio(s.sending.pending.bytes as u64, s.sending.max_pending_bytes as u64)
@@ -354,7 +360,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
         "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
          above half of SES's limit of 5 %",
-        "Its list is old or its sign-up unchecked. To stop it, revoke its key",
+        "Its address list is old, or it does not check addresses at sign-up. To stop it, revoke \
+         its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 found.says(format!(
@@ -380,17 +387,17 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
-        "Documents of the provider could not be read in full, and are kept as dead letters",
-        "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
-         what else writes to the queue; then clear them: pillarbox dead-letter clear",
+        "Delivery events could not be read in full and were set aside as dead letters",
+        "List them: pillarbox dead-letter list. Suppress recipients that could not be read, and \
+         find out what else writes to the queue; then clear the list: pillarbox dead-letter clear",
         |s, found| {
             let letters = s.stored.backlog.map_or(0, |backlog| backlog.dead_letters);
             if letters > 0 {
                 let newest = s.stored.newest_letter.as_deref();
                 let kept = format!(
-                    "{} of the provider could not be read in full, and {} kept",
-                    several(letters, "document"),
-                    if letters == 1 { "is" } else { "are" },
+                    "{} could not be read in full and {} set aside",
+                    several(letters, "delivery event"),
+                    if letters == 1 { "was" } else { "were" },
                 );
                 let newest =
                     newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"));
@@ -400,22 +407,22 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
-        "An endpoint does not take events: the last attempts failed; they are repeated",
-        "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
+        "An endpoint does not accept events: the last attempts failed, and pillarbox repeats them",
+        "Tell the owner of the application. To see the attempts: pillarbox webhook deliveries ID",
         |s, found| {
             let failing = s.endpoints.iter().filter(|(webhook, status)| {
                 webhook.state == WebhookState::Active && status.is_failing()
             });
-            endpoints(found, failing, "do not take events", |found, (webhook, status)| {
+            endpoints(found, failing, "do not accept events", |found, (webhook, status)| {
                 let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
                 let answer = status.last.as_ref().map_or("no answer", |last| &last.answer);
-                let message = format!("Endpoint {id} of {name} does not take events ({answer})");
+                let message = format!("Endpoint {id} of {name} does not accept events ({answer})");
                 found.names(message, "ID", &id);
             });
         },
     ),
     warning("webhook_gone", Rules(&["PillarboxWebhookGone"]),
-        "An endpoint answered that it wants no more events: it is paused, and they wait",
+        "An endpoint answered 410, so it wants no more events: it is paused, and its events wait",
         "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
          pillarbox webhook remove ID",
         |s, found| {
@@ -432,8 +439,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     warning("alerts_failing", Rules(&["PillarboxAlertsFailing"]),
-        "Alerts do not get through: the receiver of [alerts] does not take them; they are repeated",
-        "See to the receiver and the network, then post a test: pillarbox doctor",
+        "Alerts do not get through: the receiver of [alerts] does not accept them; pillarbox \
+         repeats them",
+        "Check the receiver and the network, then send a test: pillarbox doctor",
         |s, found| if let Some(alerts) = s.alerts.as_ref().filter(|alerts| alerts.is_failing()) {
             let answer = alerts.last.as_ref().map_or("no answer", |last| &last.answer);
             found.says(format!("Alerts do not get through ({answer}); they are repeated"));
@@ -447,16 +455,17 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let (name, since, sends) = (s.name(*organisation), pause.since, pause.requests.as_str());
             let waiting = several(messages.waiting as u64, "message");
             let message = format!(
-                "{name} has been paused by an operator since {since}; its sends are {sends}, and \
-                 {waiting} of it wait");
+                "{name} has been paused by an operator since {since}; its send requests are \
+                 {sends}, and {waiting} of it wait");
             found.names(message, "ORG", &name);
             found.affects(Queued, Some((*organisation, &name)), None);
         },
     ),
     warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
         "The first message of an organisation that an operator has paused fails within an hour, \
-         because its time goes on",
-        "Resume it, so that they are sent: pillarbox org resume ORG. Or raise sending.retry_for",
+         because its time limit runs out",
+        "Resume the organisation, so that its messages are sent: pillarbox org resume ORG. Or \
+         raise sending.retry_for",
         |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
             if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
                 let name = s.name(*organisation);
@@ -467,7 +476,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     notice("tracking_not_overridden",
-        "It follows from ses.tracking_override, and from the endpoint alone",
+        "It depends only on ses.tracking_override and on the endpoint",
         "Messages do not turn open and click tracking off: SES may rewrite links",
         "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
         |s, found| match s.tracking {
@@ -505,17 +514,17 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("organisation_near_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used four fifths of a limit that was set for it",
-        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        "Find out whether it sends as it should; to set a higher limit: pillarbox org limit NAME",
         |s, found| limits(s, found, |used| (NEAR_LIMIT..1.0).contains(&used)),
     ),
     warning("organisation_at_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used up a limit that was set for it: its requests get 429",
-        "Find out whether it sends as it should; a higher limit is set with: pillarbox org limit NAME",
+        "Find out whether it sends as it should; to set a higher limit: pillarbox org limit NAME",
         |s, found| limits(s, found, |used| used >= 1.0),
     ),
     warning("connections_near_limit", LIMIT_ALERT,
         "More than four fifths of max_connections are open, of HTTP and SMTP together",
-        "See who opens them; raise max_connections and the limit of open files together",
+        "Find out who opens them; raise max_connections and the limit of open files together",
         |s, found| {
             let (open, max) = (s.connections.http + s.connections.smtp, s.connections.max);
             if ratio(open as u64, max as u64) > NEAR_LIMIT {
@@ -525,7 +534,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("files_near_limit", LIMIT_ALERT,
         "More than four fifths of the process's file descriptors are open",
-        "See who opens connections; raise the limit of open files (LimitNOFILE)",
+        "Find out who opens connections; raise the limit of open files (LimitNOFILE)",
         |s, found| if let Some((open, max)) = s.process.open_descriptors.zip(s.process.max_descriptors)
             && ratio(open, max) > NEAR_LIMIT
         {
@@ -533,7 +542,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("node_silent", Rules(&["PillarboxNodeSilent"]),
-        "Another node has given no sign of life for 20 seconds; the other nodes go on",
+        "Another node has given no sign of life for 20 seconds; the other nodes continue",
         "Start it again; its messages fail once cluster.dead_after is over. If its machine \
          is gone for good: pillarbox node forget NODE",
         |s, found| for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
@@ -547,13 +556,13 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("standby_lost", Rules(&["PillarboxStandbyLost"]),
         "Commits no longer wait for a standby: if the database's machine is lost, accepted \
          messages are lost with it",
-        "Bring the standby back. synchronous_standby_names of the primary names it again then",
+        "Bring the standby back, so that synchronous_standby_names of the primary names it again",
         |s, found| found.if_so(s.database.as_ref().is_some_and(|one| one.standby == Standby::Lost)),
     ),
     warning("clocks_differ", Rules(&["PillarboxClocksDiffer"]),
         "This machine's clock and the database's differ by more than 5 seconds",
-        "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
-         AWS refuses calls of a machine whose clock is wrong by more than five minutes",
+        "Run a time daemon, such as chrony, on both machines. Messages get the database's time, \
+         but AWS refuses calls from a machine whose clock is wrong by more than five minutes",
         |s, found| {
             let offset = s.database.as_ref().map_or(0, |database| database.clock_offset_millis);
             let apart = Duration::from_millis(offset.unsigned_abs());
@@ -566,9 +575,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
-        "The process ended before it sent messages; that mail has failed",
-        "List it: pillarbox message list --status failed. Its senders have to post it again \
-         with new keys. Then run: pillarbox status --acknowledge",
+        "The process ended before it sent messages; those messages have failed",
+        "List the messages: pillarbox message list --status failed. Their senders must post them \
+         again with new keys. Then run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
             found.says(format!(
                 "The process ended before it sent {}, last at {}; that mail has failed",
@@ -577,15 +586,15 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
-        "If a newer version made them, install it again. Otherwise give them up, so that those \
-         of this process can be kept: pillarbox bodies drop",
+        "If a newer version made them, install it again. Otherwise discard them, so that those of \
+         this process can be kept: pillarbox bodies drop",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
             found.says(format!(
                 "Bodies of an earlier process cannot be used: {why}; their messages have failed"));
         },
     ),
     notice("queue_lowered",
-        "It follows from the configuration and the memory limit alone",
+        "It depends only on the configuration and the memory limit",
         "The memory limit of the service's cgroup leaves less for pending messages than \
          sending.max_pending_bytes",
         "Raise MemoryMax= of pillarbox.service and pillarbox.slice, or lower \
@@ -601,7 +610,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("purge_behind", Rules(&["PillarboxPurgeBehind"]),
         "Records are kept for longer than 90 days",
-        "See the log for why the purge waits: a clock in doubt, or a full disk",
+        "The log says why the purge waits: a clock in doubt, or a full disk",
         |s, found| {
             let limit = RECORD_RETENTION + PURGE_SLACK;
             found.if_so(s.stored.oldest.is_some_and(|oldest| oldest.is_past(limit, s.at)));
@@ -616,15 +625,15 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("internal_errors", Rules(&["PillarboxInternalErrors"]),
-        "Requests failed by a fault in the service",
+        "Requests failed because of a fault in the service",
         "Look for errors in the log, and report them with the request id",
         |s, found| if s.recent.totals.internal_errors > 0 {
             let requests = several(s.recent.totals.internal_errors, "request");
-            found.says(format!("{requests} failed by a fault in the service{LATELY_SAID}"));
+            found.says(format!("{requests} failed because of a fault in the service{LATELY_SAID}"));
         },
     ),
     warning("task_failed", Rules(&["PillarboxTaskFails"]),
-        "A background task failed by a fault in the service; it begins again by itself",
+        "A background task failed because of a fault in the service; pillarbox started it again",
         "Look for errors in the log, and report them. If it fails again and again, restart the \
          service: pillarbox restart",
         |s, found| for one in s.task_faults.iter().filter(|one| one.is_recent) {
@@ -641,13 +650,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
          max_writing_bytes)",
         |s, found| if s.recent.totals.refused_for_room > 0 {
             let requests = several(s.recent.totals.refused_for_room, "request");
-            found.says(format!("503 QueueFull was the answer to {requests}{LATELY_SAID}"));
+            found.says(format!("{requests} got 503 QueueFull{LATELY_SAID}"));
         },
     ),
     warning("commits_slow", Rules(&["PillarboxCommitsSlow"]),
         "More than one commit in a hundred takes over half a second",
-        "The disk is slow or shared, and every acceptance waits for it: see what else uses \
-         it",
+        "The disk is slow or shared, and every acceptance waits for it: find out what else uses it",
         |s, found| {
             let slow = s.recent.totals.slow_commits;
             if slow >= FEW && slow * SLOW_COMMIT_ONE_IN > s.recent.totals.commits {
@@ -657,7 +665,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("throttled", Rules(&["PillarboxThrottled"]),
         "SES throttles more than one call in twenty",
-        "Something else sends from the same account, or sending.max_rate is above what it \
+        "Something else sends from the same account, or sending.max_rate is above what the account \
          allows",
         |s, found| {
             let (throttled, calls) = (s.recent.totals.throttled, s.recent.totals.calls);

@@ -365,7 +365,7 @@ fn endpoints_beyond_the_limit_are_told_by_their_number() {
     };
     let limit = u32::try_from(MAX_WEBHOOKS_TOLD).unwrap();
     for (state, code, end) in [
-        (WebhookState::Active, "webhook_failing", "do not take events"),
+        (WebhookState::Active, "webhook_failing", "do not accept events"),
         (WebhookState::Paused { by: PausedBy::Endpoint, since }, "webhook_gone", "answered 410"),
     ] {
         let all = told(limit, state);

@@ -26,16 +26,16 @@ pub(super) async fn test(
             .map(AlertsTested::from)
             .map_err(|error| error.to_string()),
     };
-    let advice = "see to the receiver, the network and its certificate; it verifies posts with the \
+    let advice = "check the receiver, the network and its certificate; it verifies posts with the \
                   secret in alerts.secret_file";
     match tested {
         Ok(AlertsTested { delivered: true, answer, .. }) => {
-            Finding::ok(ABOUT, format!("{url} took a test ({answer})"))
+            Finding::ok(ABOUT, format!("{url} accepted a test ({answer})"))
         }
         Ok(AlertsTested { delivered: false, answer, body }) => {
             let body: String = body.trim().chars().take(MAX_BODY_CHARS).collect();
             let said = if body.is_empty() { String::new() } else { format!(": {body}") };
-            Finding::not_ok(ABOUT, format!("{url} did not take a test ({answer}){said}"), advice)
+            Finding::not_ok(ABOUT, format!("{url} did not accept a test ({answer}){said}"), advice)
         }
         Err(error) => Finding::not_ok(ABOUT, format!("no test could be posted: {error}"), advice),
     }

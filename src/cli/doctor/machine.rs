@@ -113,7 +113,7 @@ fn room(path: &Path) -> Option<Finding> {
     let stat = rustix::fs::statvfs(path).ok()?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let message = format!("{} MiB free for {}", free / MIB, path.display());
-    let advice = "make room; where the disk is full, new messages get 503 StorageUnavailable";
+    let advice = "make room; if the disk is full, new messages get 503 StorageUnavailable";
     Some(if free < LITTLE_ROOM {
         Finding::not_ok(ABOUT, message, advice)
     } else if free < SOME_ROOM {
@@ -130,7 +130,7 @@ pub(super) async fn database(config: &Config) -> Vec<Finding> {
     let server = match service::postgres_server(postgres) {
         Ok(server) => server,
         Err(error) => {
-            let advice = "put the file right; if the service's user alone may read it, run this as \
+            let advice = "correct the file; if only the service's user may read it, run this as \
                           that user";
             return vec![Finding::not_ok(ABOUT, error_chain(&error), advice)];
         }
@@ -139,7 +139,7 @@ pub(super) async fn database(config: &Config) -> Vec<Finding> {
         Ok(database) => findings(&database, &[]),
         Err(error) => {
             let advice = "check store.postgres.hosts, the network, the user and its password, and \
-                          whether one of the hosts takes writes";
+                          whether one of the hosts accepts writes";
             vec![Finding::not_ok(ABOUT, error.to_string(), advice)]
         }
     }
@@ -159,7 +159,7 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
                 OpenError::InUse => {
                     "a service runs on it and does not answer: is admin_socket right?"
                 }
-                _ => "run this as the service's user; where the file is damaged, restore a backup",
+                _ => "run this as the service's user; if the file is damaged, restore a backup",
             };
             let socket = config.admin_socket.clone();
             let error = match source {
@@ -183,7 +183,7 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
     if !config.listen.ip().is_loopback() && config.tls.is_none() {
         findings.push(Finding::warning(
             ABOUT,
-            format!("listen = {}: keys and messages travel there in clear", config.listen),
+            format!("listen = {}: keys and messages are sent there unencrypted", config.listen),
             "give [tls], or listen on the machine or a private network, behind a proxy that speaks \
              TLS",
         ));
@@ -195,7 +195,7 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
         if !matches!(host, "localhost" | "[::1]") && !host.starts_with("127.") {
             findings.push(Finding::warning(
                 ABOUT,
-                format!("ses.endpoint = {endpoint}: messages travel there in clear"),
+                format!("ses.endpoint = {endpoint}: messages are sent there unencrypted"),
                 "use https",
             ));
         }
@@ -222,8 +222,8 @@ fn certificate(config: &Config) -> Option<Finding> {
     Some(match service::load_tls(config) {
         Ok(_) => Finding::ok(ABOUT, shown),
         Err(error) => {
-            let advice = "put the files right, and send SIGHUP (systemctl reload pillarbox); if the \
-                          service's user alone may read them, run this as that user";
+            let advice = "correct the files, and send SIGHUP (systemctl reload pillarbox); if only \
+                          the service's user may read them, run this as that user";
             Finding::not_ok(ABOUT, error.to_string(), advice)
         }
     })

@@ -36,7 +36,7 @@ impl DeliveryTest {
             let sent = match self.client.call(&TestSend { from: from.clone(), form }).await {
                 Ok(sent) => sent,
                 Err(CallError::Refused(refusal)) => {
-                    let advice = "put that right, or name another sender with --from";
+                    let advice = "correct that, or name another sender with --from";
                     report.add(Finding::not_ok(ABOUT, refusal.message, advice));
                     return Ok(());
                 }
@@ -120,7 +120,7 @@ impl DeliveryTest {
         } else if !self.waits_for_events {
             Finding::warning(
                 DELIVERY,
-                "no events are waited for, so whether it was delivered cannot be seen",
+                "pillarbox reads no events, so it cannot see whether the message was delivered",
                 "run pillarbox aws setup, or set ses.events.queue_url",
             )
         } else if over {

@@ -44,8 +44,8 @@ const ALERT: u8 = 0x15;
 /// Most bytes that are read of what a listener of SMTP says.
 const MAX_SAID_BYTES: u64 = 4 * 1024;
 /// Advice if a listener of SMTP is not as the configuration says.
-const READ_AT_START: &str = "restart the service, which reads [smtp] and [tls] when it starts; then \
-                             see its log, and what else listens there";
+const READ_AT_START: &str = "restart the service, which reads [smtp] and [tls] when it starts; \
+                             then look at its log, and check what else listens there";
 
 pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
     let path = &config.admin_socket;
@@ -124,8 +124,8 @@ fn rights(config: &Config) -> Finding {
                 Finding::ok(SOCKET, format!("{path}, mode {mode:04o}"))
             } else {
                 let message = format!("{path} is open to others (mode {mode:04o})");
-                let advice = "who may open it may administer; restart the service, which makes it \
-                              anew with mode 0600";
+                let advice = "everyone who may open it may administer the service; restart it, and \
+                              it creates the socket again with mode 0600";
                 Finding::not_ok(SOCKET, message, advice)
             }
         }
@@ -143,7 +143,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         Finding::warning(SERVICE, message, "restart the service")
     }];
     if status.store == StoreHealth::Refusing {
-        let advice = "make room on the disk, or repair it; the store then goes on by itself";
+        let advice = "make room on the disk, or repair it; the store then continues automatically";
         findings.push(Finding::not_ok("store", "it refuses writes", advice));
     }
     if let Some((what, advice)) = status.store.file_loss() {
@@ -158,7 +158,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
                 "it {}. Since {} nothing is purged and no idempotency key expires",
                 jump.explanation, jump.since
             ),
-            "set it right; if it is right, confirm it: pillarbox clock confirm",
+            "if it is wrong, set it; if it is right, confirm it: pillarbox clock confirm",
         ));
     }
     findings.extend(status.bodies.iter().map(bodies));
@@ -178,8 +178,8 @@ fn bodies(bodies: &Bodies) -> Finding {
         Some(why) => Finding::warning(
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
-            "if a newer version made them, install it again; otherwise give them up: pillarbox bodies \
-             drop",
+            "if a newer version made them, install it again; otherwise discard them: pillarbox \
+             bodies drop",
         ),
         None => Finding::ok(ABOUT, summary),
     }

@@ -281,7 +281,7 @@ impl Columns {
 }
 
 /// The rule that a row breaks whose address takes mail.
-const NOT_SUPPRESSED: &str = "it says that the address takes mail";
+const NOT_SUPPRESSED: &str = "it says that the address accepts mail";
 
 /// A suppression's cells, in the order of the head. A reason that cannot be read is left empty, so
 /// that an import takes it for the operator's own decision.

@@ -236,7 +236,7 @@ impl Pass<'_> {
         let result = if self.given.strict {
             "nothing was imported"
         } else {
-            "put them right and import them again"
+            "correct them and import them again"
         };
         match self.imported.refused.len() {
             0 => Ok(report),

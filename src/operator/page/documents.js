@@ -11,7 +11,7 @@ const listing = new Listing("documents", {
   rows: "document-rows",
   ask: async () => ({ documents: (await read("/page/documents")).deadLetters }),
   row,
-  empty: "No document is set aside: everything that came could be read.",
+  empty: "No document is set aside: all documents could be read.",
   told: (items) => `${several(items.length, "document")}.`,
 });
 
@@ -44,7 +44,7 @@ async function open(wanted) {
     find("document-title").textContent = `Document ${letter.id.slice(0, 12)}`;
     find("document-fields").replaceChildren(
       ...field("Id", ...copied(letter.id, "the document's id")), ...field("Received", when(letter.receivedAt)), ...field("Why it was set aside", letter.reason),
-      ...field("Length", `${count(letter.length)} bytes`), ...field("What to do", "Suppress recipients that it names by hand if it is a bounce or a complaint, then delete it"),
+      ...field("Length", `${count(letter.length)} bytes`), ...field("What to do", "If it is a bounce or a complaint, suppress its recipients by hand. Then delete it"),
       ...field("Delete it", ...copied(`pillarbox dead-letter clear ${letter.id}`, "the command that deletes the document")));
     find("document-text").textContent = letter.document;
     find("documents-note").textContent = "";

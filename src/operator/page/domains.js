@@ -9,7 +9,7 @@ const TONES = { verified: "good", assumed: "plain", pending: "warn" };
 const SES = {
   verified: "verified: the account may send from it",
   pending: "pending: SES looks for the DNS records",
-  temporaryFailure: "SES could not look, and tries again",
+  temporaryFailure: "SES could not check the records and tries again",
   failed: "failed: SES has stopped looking for the DNS records",
   unknown: "unknown: SES has no such identity",
 };

@@ -26,8 +26,8 @@ export async function firstSteps(box) {
     ...(organisation ? [] : [["Add an organisation", command(`pillarbox org add ${name}`)]]),
     ...(domain ? [] : [["Add the domain that it sends from, and publish the DNS records that this prints", command(`pillarbox domain add --org ${name} ${from}`)]]),
     ["Create a key. It is shown only once", command(`pillarbox key add --org ${name}`)],
-    [`Send a message for ${name}: SES's own simulator takes it and reports a delivery`, command(curl)],
-    ["Have events delivered to your application", command(`pillarbox webhook add --org ${name} https://app.example.com/hooks`)],
+    [`Send a message for ${name}: SES's own simulator accepts it and reports a delivery`, command(curl)],
+    ["Let pillarbox deliver events to your application", command(`pillarbox webhook add --org ${name} https://app.example.com/hooks`)],
   ];
   const list = element("ol");
   for (const [told, line] of steps) {

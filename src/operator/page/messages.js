@@ -191,7 +191,7 @@ function stop() {
 // Shows that the search is at rest, and counts what fits.
 function rest() {
   const hasFilter = Object.keys(filter).length > 0;
-  if (shown.length === 0) fill(table, [emptyRow(5, next ? "None so far." : hasFilter ? "No message fits." : "There are no messages yet.")]);
+  if (shown.length === 0) fill(table, [emptyRow(5, next ? "None so far." : hasFilter ? "No message matches." : "There are no messages yet.")]);
   find("first-steps").hidden = shown.length > 0 || hasFilter;
   if (!find("first-steps").hidden) firstSteps(find("first-steps"));
   if (next && shown.length >= PAGE) counter.count(filter, COUNTED_UNASKED).catch((error) => report(error, find("messages-note")));
@@ -205,7 +205,7 @@ function tell() {
   find("new-messages").hidden = fresh.length === 0;
   find("new-messages").textContent = fresh.length < PAGE ? several(fresh.length, "new message") : `${PAGE} or more new messages`;
   const back = next && looked.since ? `, looked back to ${localTime(looked.since)}` : "";
-  const progress = isLooking ? ` Looking: ${several(looked.at, "message")} looked at.` : "";
+  const progress = isLooking ? ` Searching: ${several(looked.at, "message")} checked.` : "";
   find("messages-note").textContent = `${shownText()}${back}.${progress}`;
 }
 
@@ -256,7 +256,7 @@ function markOutdated(page, now) {
   for (const row of table.querySelectorAll("[data-id]")) {
     const isOutdated = oldest !== undefined && row.dataset.id >= oldest && !now.has(row.dataset.id);
     row.classList.toggle("outdated", isOutdated);
-    if (isOutdated) row.title = "It has changed since, and does not fit the filter any more";
+    if (isOutdated) row.title = "It has changed since and no longer matches the filter";
     else row.removeAttribute("title");
   }
 }

@@ -107,8 +107,8 @@ function draw(one, webhooks) {
   const listed = (items, of) => items.flatMap((item, index) => [index > 0 ? ", " : "", of(item)]);
   find("organisation-fields").replaceChildren(
     ...field("Messages", link("Show all", address("messages", { organisation: name }))),
-    ...(test ? field("Test", "Nothing of it goes to SES") : []),
-    ...(paused ? field("Paused", "since ", when(paused.since), `; its sends are ${paused.requests}`) : []),
+    ...(test ? field("Test", "None of its mail goes to SES") : []),
+    ...(paused ? field("Paused", "since ", when(paused.since), `; its send requests are ${paused.requests}`) : []),
     ...field("Limits", own.length ? own.map(({ period, limit, used }) => `${count(used)} of ${count(limit)} recipients in this ${period}`).join("\n") : "none"),
     ...field("Hard bounces", limits ? meter(hardBounces, recipients, limits.bounces) : null),
     ...field("Complaints", limits ? meter(complaints, recipients, limits.complaints) : null),
@@ -136,7 +136,7 @@ function row({ name, test, paused, limits: own, keyCount, lastUsedAt, domainCoun
   if (test) head.append(element("div", "test: nothing goes to SES", { class: "faint" }));
   if (paused) {
     const since = element("div", "paused since ", { class: "faint" });
-    since.append(when(paused.since), `, its sends are ${paused.requests}`);
+    since.append(when(paused.since), `, its send requests are ${paused.requests}`);
     head.append(since);
   }
   for (const { period, limit, used } of own) {

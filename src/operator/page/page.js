@@ -118,7 +118,7 @@ async function watch() {
   const response = await ask("/page/live", stopped.signal);
   if (!response.ok) throw new Error(`status ${response.status}`);
   open();
-  silence = "the connection is open, but the service says nothing";
+  silence = "the connection is open, but the service sends nothing";
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {

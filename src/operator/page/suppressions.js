@@ -1,5 +1,5 @@
-// Addresses to which nothing is sent, the newest first. The service has them by address, so all of them
-// are read before the first is known; what is found meanwhile is shown.
+// Addresses to which pillarbox sends nothing, the newest first. The service has them by address, so all of
+// them are read before the first is known; what is found meanwhile is shown.
 
 import { download } from "/csv.js";
 import { ago, cell, count, element, emptyRow, fill, find, link, several } from "/nodes.js";
@@ -87,7 +87,7 @@ function query(next) {
 function draw(found) {
   newest = found;
   const text = JSON.stringify(newest);
-  if (text !== shownText) fill(find("suppression-rows"), newest.length ? newest.map(row) : [emptyRow(5, search ? "No suppression fits." : "No address is suppressed.")]);
+  if (text !== shownText) fill(find("suppression-rows"), newest.length ? newest.map(row) : [emptyRow(5, search ? "No suppression matches." : "No address is suppressed.")]);
   shownText = text;
   tell();
 }

@@ -93,8 +93,8 @@ impl Failure {
             Self::Call { action, error } if is_denial(&error) => {
                 let who = caller.map_or("these credentials", |caller| caller.arn.as_str());
                 Outcome::Failed(format!(
-                    "{error}; {who} lacks the permission {action}: attach the policy for the \
-                     set-up, which --dry-run prints"
+                    "{error}; {who} does not have the permission {action}: attach the policy for \
+                     the set-up, which --dry-run prints"
                 ))
             }
             Self::Call { action, error } => Outcome::Failed(format!("{action}: {error}")),

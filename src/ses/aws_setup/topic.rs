@@ -87,9 +87,9 @@ impl Run<'_> {
         match all.iter().find(|one| Some(&one.name) != ours && one.enabled && tracks(one)) {
             None => Ok(outcome),
             Some(other) => Err(Failure::Unfit(format!(
-                "{}, but the set's destination {:?}, which is not ours to change, asks for open \
-                 or click events, so SES rewrites links or adds a pixel to messages: take these \
-                 events from it, or set up another --name",
+                "{}, but the set's destination {:?}, which pillarbox does not change, asks for \
+                 open or click events, so SES rewrites links or adds a pixel to messages: take \
+                 these events from it, or set up another --name",
                 outcome.word(),
                 other.name
             ))),

@@ -196,7 +196,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         },
         alarms: &["PillarboxAccountAccessDenied account_access_denied"],
         page: &[Told {
-            text: "SES does not tell the account's rate and quota",
+            text: "SES does not let pillarbox read the account's rate and quota",
             known: |metrics| {
                 is(metrics, "pillarbox_account_fault{cause=\"account_access_denied\"}", 1)
             },
@@ -239,7 +239,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         // The first four fail.
         alarms: &["PillarboxRefusalsHeld", "PillarboxMessagesFail acme", "PillarboxQueueStuck"],
         page: &[Told {
-            text: "The provider refuses the messages of acme alike",
+            text: "The provider refuses the messages of acme with the same text",
             known: |metrics| is(metrics, "pillarbox_held_refusals", 1),
         }],
     },
@@ -249,7 +249,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         inject: |site| Box::pin(calls_fail(site, Call::MailFromDomainNotVerified)),
         alarms: &["PillarboxDomainPaused", "PillarboxQueueStuck"],
         page: &[Told {
-            text: "The provider does not take example.com of acme",
+            text: "The provider does not accept example.com of acme",
             known: |metrics| is(metrics, "pillarbox_paused_domains", 1),
         }],
     },
@@ -381,7 +381,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         },
         alarms: &["PillarboxEventsUnavailable"],
         page: &[Told {
-            text: "Delivery events cannot be had",
+            text: "Delivery events cannot be read",
             known: |metrics| is(metrics, "pillarbox_events_available", 0),
         }],
     },
@@ -491,7 +491,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         alarms: &["PillarboxInternalErrors", "PillarboxRowsDamaged"],
         page: &[
             Told {
-                text: "failed by a fault in the service",
+                text: "failed because of a fault in the service",
                 known: |metrics| {
                     value(metrics, "pillarbox_refusals_total{code=\"InternalError\"}") > 0.0
                 },
@@ -598,7 +598,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         inject: |site| Box::pin(add_webhook(site, 500)),
         alarms: &["PillarboxWebhookFailing acme"],
         page: &[Told {
-            text: "Endpoint 1 of acme does not take events (status 500)",
+            text: "Endpoint 1 of acme does not accept events (status 500)",
             known: |metrics| is(metrics, &webhook("failing"), 1),
         }],
     },

@@ -71,7 +71,7 @@ for (const text of [late.slice(-8), "ADA.LATE@", "1815 late", "order:18-15"]) {
   await page.waitForFunction((wanted) => [...document.querySelectorAll("#message-rows tr[data-id]")].map((row) => row.dataset.id).join() === wanted, late);
 }
 await find("nowhere");
-await page.getByText("No message fits.").waitFor();
+await page.getByText("No message matches.").waitFor();
 
 // A list stands still: what is new waits behind a button, and whoever is at a row stays there.
 await goTo("#/messages");
@@ -121,7 +121,7 @@ await many.route("**/page/live", async (route) => {
   const one = (code, severity, more = {}) => ({ code, severity, message: `Something is wrong with ${code} in a sentence of the usual length`, advice: `See it: pillarbox message list --status queued --org acme. Then go on`, ready: true, ...more });
   const conditions = [
     one("account_paused", "critical"), one("queue_stuck", "critical"), one("store_refusing", "critical"),
-    ...Array.from({ length: 5 }, (_, index) => one("domain_paused", "warning", { message: `The provider does not take d${index}.example of acme`, affected: { outcome: "queued", organisation: "acme", domain: `d${index}.example`, waiting: index === 0 ? 207 : 1 } })),
+    ...Array.from({ length: 5 }, (_, index) => one("domain_paused", "warning", { message: `The provider does not accept d${index}.example of acme`, affected: { outcome: "queued", organisation: "acme", domain: `d${index}.example`, waiting: index === 0 ? 207 : 1 } })),
     ...Array.from({ length: organisations }, (_, index) => one("bounces", "warning", { message: `6.00 % of org${index}'s mail bounced` })),
     one("webhook_failing", "warning"), one("quota_low", "warning"), one("events_unreadable", "warning"), one("messages_failed", "warning"), one("clock_jumped", "warning"), one("starting", "notice"), one("draining", "notice"),
   ];

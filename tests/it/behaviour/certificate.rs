@@ -57,7 +57,7 @@ async fn a_refused_successor_is_told_until_it_is_put_right() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
-    assert!(text.contains("the one before it still is: the certificate"), "{text}");
+    assert!(text.contains("the old one stays in use: the certificate"), "{text}");
     assert!(text.contains("send SIGHUP again"), "{text}");
     let told = look(&site, &server).await;
     assert!(told.contains("certificate_refused"), "{told}");

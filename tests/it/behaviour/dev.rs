@@ -199,7 +199,7 @@ async fn the_printed_commands_reach_the_service_when_pasted() {
     shell.env_clear().current_dir("/");
     let finished = Finished::run(shell).await;
     assert_eq!(finished.code, 0, "{finished:?}");
-    for told in ["takes writes", "dev publishes all events that are of use"] {
+    for told in ["takes writes", "dev publishes all useful events"] {
         assert!(finished.out.contains(told), "{finished:?}");
     }
 }

@@ -57,5 +57,5 @@ async fn the_last_use_is_shown_and_kept() {
     let output = site.run(&["key", "add", "--org", "acme", "--expires", "2020-01-01"]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("give a time to come"), "{error}");
+    assert!(error.contains("give a time in the future"), "{error}");
 }

@@ -77,7 +77,7 @@ async fn no_call_starts_once_the_organisation_is_paused_and_all_go_when_it_is_re
     let listed = json_of(&site, &["org", "list"]);
     assert_eq!(listed["organisations"][0]["paused"], paused["paused"], "{listed}");
     let text = String::from_utf8(site.done(&["org", "list"]).stdout).unwrap();
-    assert!(text.contains("its sends are accepted"), "{text}");
+    assert!(text.contains("its send requests are accepted"), "{text}");
     let notice = condition(&site, "paused_by_operator").expect("operators are told");
     assert_eq!(notice["severity"], "notice", "{notice}");
     assert!(notice["message"].as_str().unwrap().contains("acme has been paused"), "{notice}");
