@@ -50,7 +50,7 @@ pub mod wire;
 const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
-/// The API's paths, for whoever asks for another one.
+/// The API's paths, for the refusal of another path.
 const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel, \
                      /emails/{id}/events, /emails/{id}/timeline, /events, /usage and /openapi.json";
 /// Media type of pages for people.
@@ -75,8 +75,8 @@ pub struct Api {
     inner: Arc<Inner>,
 }
 
-/// What the API does with requests, in whatever shape they come: the listener in Resend's shape does
-/// the same with its own.
+/// Request handling of the API, independent of the shape: the listener in Resend's shape uses the
+/// same with its own.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) intake: Arc<Intake>,
@@ -85,7 +85,7 @@ pub(crate) struct Inner {
     clock: Clock,
     budgets: Budgets,
     pub(crate) metrics: Arc<ClientMetrics>,
-    /// What stops messages on all nodes. It is there before the first request.
+    /// Canceller of messages on all nodes. It is there before the first request.
     canceller: OnceLock<Arc<dyn Canceller>>,
     /// Page for a browser that opens the listener's address.
     welcome: OnceLock<Bytes>,
@@ -95,7 +95,7 @@ pub(crate) struct Inner {
 /// share them.
 #[derive(Debug, Clone)]
 pub struct Budgets {
-    /// Request bodies.
+    /// Budget of request bodies.
     pub bodies: BodyReader<OrganisationId>,
     /// Responses that clients have not read.
     pub responses: Responses<OrganisationId>,
@@ -654,7 +654,7 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a person opened the listener's address: only a browser asks for HTML.
+/// True if a person opened the listener's address: only a browser asks for HTML.
 fn is_browser_at_root<B>(request: &Request<B>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).iter();
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());

@@ -1,13 +1,12 @@
 //! Bodies of pending messages: the arena, anonymous memory that can outlive its process.
 //!
-//! It has the only copy of a body while the message waits, with what a later process has to know of
-//! it: whose it is, how often it was tried, and whether a call is under way. Whoever holds the
-//! arena's descriptor keeps it: a service manager, or the program that is executed in the place of
-//! this one. Nothing of it is mapped or has a name in a file system.
+//! It has the only copy of a body while the message waits. A record also has what a later process
+//! needs: the organisation, the number of attempts, and the state of the call. The arena lives as
+//! long as somebody holds its descriptor: a service manager, or the program that is executed in the
+//! place of this one. Nothing of it is mapped or has a name in a file system.
 //!
 //! A record is whole before its message is committed, and its room is free again once the message's
-//! final state is durable. Which of the records that are found are still pending is known to the
-//! store alone.
+//! final state is durable. Only the store knows which of the found records are still pending.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -43,7 +42,7 @@ pub(crate) mod moments;
 mod room;
 mod scan;
 
-/// Name of the arena, for those who look at the process.
+/// Name of the arena, as `/proc` lists it.
 const NAME: &str = "pillarbox-bodies";
 
 /// The process that an arena belongs to, and its successors.
@@ -64,7 +63,7 @@ pub enum NotTaken {
     /// A newer version has made it.
     #[error("a newer version of pillarbox has made it (format {version})")]
     Newer {
-        /// Its format.
+        /// Version of the format.
         version: u32,
     },
     /// Its head was changed.
@@ -90,9 +89,9 @@ impl From<io::Error> for NotTaken {
 /// Body to be put into the arena.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBody<'a> {
-    /// Its message.
+    /// Id of the message.
     pub id: MessageId,
-    /// Its organisation.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
@@ -113,7 +112,7 @@ pub struct LiveState {
     pub acceptance: Acceptance,
     /// Time of the next attempt.
     pub due: Instant,
-    /// Its call.
+    /// State of the latest call.
     pub call: CallState,
 }
 
@@ -126,7 +125,7 @@ pub enum CallState {
     UnderWay,
     /// The provider accepted the message, and that is not in the store yet.
     Answered {
-        /// The provider's identifier.
+        /// Id that SES gave the message.
         ses_message_id: String,
         /// Time at which the provider accepted it.
         sent_at: Timestamp,
@@ -138,9 +137,9 @@ pub enum CallState {
 /// Body that was found in an arena, with its message's state.
 #[derive(Debug)]
 pub struct Survivor {
-    /// Its message.
+    /// Id of the message.
     pub id: MessageId,
-    /// Its organisation.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
@@ -150,7 +149,7 @@ pub struct Survivor {
     pub live: LiveState,
     /// Reason not to send it again, if it was cancelled while its call was under way.
     pub cancellation: Option<Cancellation>,
-    /// The body.
+    /// Body in the arena.
     pub body: Body,
 }
 
@@ -367,7 +366,7 @@ impl Body {
         Self { arena: Arc::clone(arena), slot, hold: Hold::Held }
     }
 
-    /// Makes it small.
+    /// Reduces it to a handle of a few bytes.
     pub fn into_held(mut self) -> HeldBody {
         self.hold = Hold::HandedOn;
         HeldBody(self.slot)
@@ -423,7 +422,7 @@ impl Body {
         }
     }
 
-    /// Writes the state of its message. What is known of its end takes the place of the content.
+    /// Writes the state of its message. The known end takes the place of the content.
     pub fn set_live(&self, id: MessageId, live: &LiveState) -> io::Result<()> {
         let call = match &live.call {
             CallState::Idle => CallRecord::Idle,
@@ -506,7 +505,7 @@ impl Arena {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Reads `len` bytes.
+    /// Reads `len` bytes from position `at`.
     fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {

@@ -56,7 +56,7 @@ const EXIT_USAGE: u8 = 2;
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of the service's own, \
                           71 the service's stop lost messages, 75 start the service again, 78 wrong \
                           configuration.";
-/// What the program is called.
+/// Name of the program.
 const NAME: &str = "pillarbox";
 
 /// Self-hosted transactional email: one binary, one directory, sent through Amazon SES.

@@ -21,7 +21,7 @@ pub(super) const LENGTH_BYTES: usize = 4;
 /// Parts that are read before the first of them is sent.
 const AHEAD: usize = 4;
 
-/// How much follows.
+/// Length of the copy that follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BackupBegins {
     /// The version of the service, which the reader must be of too.

@@ -38,7 +38,7 @@ const OF_THIS_PROCESS: [&str; 6] = [
     "WATCHDOG_USEC",
 ];
 
-/// Program that answers.
+/// Program that answers on the socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningProgram {

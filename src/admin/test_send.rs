@@ -77,8 +77,8 @@ pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refu
 }
 
 impl Admin {
-    /// Who sends: the given address, or one of the first domain that may be sent from, those that
-    /// SES has verified first.
+    /// Sender: the given address, or one of the first domain that may be sent from, those that SES
+    /// has verified first.
     fn sender(&self, from: Option<&str>) -> Result<(Organisation, String), Refusal> {
         let wanted = match from {
             Some(text) => {

@@ -41,7 +41,7 @@ struct ConditionData<'a> {
     severity: &'a str,
     message: &'a str,
     advice: &'a str,
-    /// Organisation, domain, endpoint or whatever else the condition is about.
+    /// Subject of the condition, such as an organisation, a domain or an endpoint.
     #[serde(skip_serializing_if = "str::is_empty")]
     about: &'a str,
     /// Left out if there is one node, and of what all nodes share.

@@ -50,8 +50,8 @@ impl Inner {
                 }
             }
         }
-        // If its call has just failed, or something else is ending it, that is about to be stored. What
-        // another node tells of a call comes a little later.
+        // If its call has just failed, or something else is ending it, that is about to be stored.
+        // Reports of calls on other nodes arrive a little later.
         loop {
             let (message, live) = self.current(organisation, text).await?;
             if View::of(&message, live.as_ref()).status != Status::Queued {

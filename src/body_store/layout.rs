@@ -214,8 +214,8 @@ impl RecordHead {
     }
 }
 
-/// Mark of a message that is not to be sent again, whatever its call comes to. It is apart from the
-/// live state, which others write at the same time.
+/// Mark of a message that is not to be sent again, independent of its call's result. It is apart
+/// from the live state, which others write at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CancelMark(pub(super) Option<Cancellation>);
 
@@ -259,8 +259,8 @@ pub(super) struct LiveRecord {
     pub(super) call: CallRecord,
 }
 
-/// A record's call, as it is written. What is known of its end lies where the content was, which nobody
-/// needs any more.
+/// A record's call, as it is written. The known end lies in the place of the content, which is not
+/// needed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CallRecord {
     Idle,

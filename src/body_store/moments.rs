@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// Less than any suspension takes, and more than two looks at the clocks may lie apart.
+/// Less than any suspension takes, and more than the interval between two readings of the clocks.
 const NOISE: Duration = Duration::from_secs(1);
 
 /// A time in the arena, in nanoseconds.

@@ -174,7 +174,7 @@ pub(super) enum Memory {
 /// Use of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Records.
+    /// Number of records.
     pub records: usize,
     /// Bytes of these records, with their heads.
     pub alive_bytes: u64,
@@ -264,7 +264,7 @@ impl Room {
         self.current = self.current.filter(|current| *current != placed.place.block());
     }
 
-    /// Takes out all free blocks, whatever an earlier process has left in them.
+    /// Takes out all free blocks, with any data that an earlier process left in them.
     pub(super) fn take_all_free(&mut self) -> Vec<Freed> {
         let free = std::mem::take(&mut self.free).into_iter();
         free.map(|(first, blocks)| Freed {

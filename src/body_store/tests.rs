@@ -397,7 +397,7 @@ fn a_body_that_could_not_be_put_in_hides_none_that_follows() {
     drop((kept, put_in));
 }
 
-/// What is put in may be read by the present version alone, so an earlier one must not take it over.
+/// Only the present version may read new records, so an earlier one must not take it over.
 #[test]
 fn an_arena_of_the_version_before_is_read_and_has_the_present_one_once_it_is_owned() {
     let memory = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();

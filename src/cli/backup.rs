@@ -1,8 +1,8 @@
 //! `backup`, `restore` and `compact`: copies of everything that is stored.
 //!
-//! A backup is written by whoever runs the command: the service needs no access to where backups
-//! are kept. `compact` makes a new file row by row beside the old one, which stays open until the
-//! new one takes its place: its lock keeps a service from starting meanwhile.
+//! The process of the command writes the backup: the service needs no access to where backups are
+//! kept. `compact` makes a new file row by row beside the old one, which stays open until the new
+//! one takes its place: its lock keeps a service from starting meanwhile.
 
 use std::path::{Path, PathBuf};
 

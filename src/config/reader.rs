@@ -78,7 +78,7 @@ impl Reader {
         self.problems.push(Problem::Inconsistent(Inconsistency { values, rule }));
     }
 
-    /// Whether everything was in order.
+    /// Returns `Ok` if everything was in order.
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         let mut problems = self.problems;
         problems.extend(self.unknown);

@@ -212,12 +212,12 @@ fn read_environment(
     (variables, stray)
 }
 
-/// What to do instead of giving a key that was removed.
+/// Advice for a key that was removed.
 fn removed(is_it: impl Fn(&str) -> bool) -> Option<&'static str> {
     REMOVED.into_iter().find_map(|(key, instead)| is_it(key).then_some(instead))
 }
 
-/// Whether a name is that of something in a section of this name.
+/// True if the name is in a section of this name.
 fn is_within(name: &str, section: &str) -> bool {
     name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }

@@ -22,11 +22,10 @@ const TRACKING: &str = "tracking";
 const REWRITING: [&str; 2] = ["OPEN", "CLICK"];
 /// The events without which records stay wrong.
 const NEEDED: [&str; 3] = ["DELIVERY", "BOUNCE", "COMPLAINT"];
-/// The events without which they say less; `SEND` settles what became of a lost answer.
+/// The events without which they say less; `SEND` resolves a lost answer.
 const USEFUL: [&str; 3] = ["SEND", "REJECT", "DELIVERY_DELAY"];
 
-/// What a queue does with messages that are received again and again (SQS API reference,
-/// `SetQueueAttributes`, `RedrivePolicy`).
+/// Redrive policy: handling of messages that are received again and again
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RedrivePolicy {
@@ -40,7 +39,7 @@ impl Examiner<'_> {
         findings
     }
 
-    /// Whether messages turn tracking off for themselves.
+    /// Finding about the header that turns tracking off for single messages.
     fn tracking_override(&self) -> Finding {
         const ABOUT: &str = "tracking override";
         const ADVICE: &str = "set ses.tracking_override = true if the endpoint knows \
@@ -109,7 +108,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// Whether what the service waits for is published, where it waits for anything.
+    /// Finding about the events that the service waits for: true if all are published.
     fn published(&self, set: &str, destinations: &[EventDestination]) -> Option<Finding> {
         const ABOUT: &str = "event destination";
         if !self.events.is_given() {
@@ -146,7 +145,7 @@ impl Examiner<'_> {
         })
     }
 
-    /// Whether SES touches messages of this set.
+    /// Finding about tracking: SES changes messages of a set that tracks opens or clicks.
     async fn tracking(
         &self,
         set: &str,
@@ -276,7 +275,7 @@ impl Examiner<'_> {
                 format!("the queue's dead-letter queue {name} is not there"),
                 "create it (pillarbox aws setup does), or take the redrive policy away",
             ),
-            // That it cannot be looked into keeps nothing from working.
+            // A failure to check this keeps nothing from working.
             Err(error) => Finding::warning(
                 ABOUT,
                 format!("{name}: {error}"),

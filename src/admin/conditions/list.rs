@@ -28,7 +28,7 @@ use Alerts::Rules;
 use MessageOutcome::{Bounced, Complained, Failed, Queued};
 use Severity::{Critical, Warning};
 
-/// How far back the conditions of the last minutes look, in words.
+/// [`LATELY`] in words.
 const LATELY_SAID: &str = " in the last 5 minutes";
 const _: () = assert!(LATELY.as_secs() == 5 * 60, "as the words say");
 const CREDENTIALS_ALERT: Alerts = Rules(&["PillarboxCredentialsUnusable"]);
@@ -332,8 +332,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
 ];
 
-/// Conditions that take an answer of the store, or a look at the process or back in time. None of
-/// them keeps the service from its work.
+/// Conditions that need an answer of the store, a reading of the process, or history. None of them
+/// stops the service from working. None of them keeps the service from its work.
 #[rustfmt::skip] // A table.
 pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,

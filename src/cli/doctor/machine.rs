@@ -1,4 +1,4 @@
-//! What is on this machine: the configuration, the data directory and the data file.
+//! Checks of this machine: the configuration, the data directory and the data file.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ const JOURNAL: &str = "journal";
 const MIB: u64 = 1 << 20;
 /// Below this the store is about to refuse writes.
 const LITTLE_ROOM: u64 = 64 * MIB;
-/// Below this it deserves a look: a day's messages of a small site.
+/// Free space below which there is a warning: a day's messages of a small site.
 const SOME_ROOM: u64 = 1_024 * MIB;
 /// The bits that let the group or others in.
 const NOT_OWNER: u32 = 0o077;

@@ -56,7 +56,7 @@ const OF_ONE_REASON: [(&str, SuppressionReason); 2] =
     [("cleantime", SuppressionReason::Bounce), ("unsubtime", SuppressionReason::Manual)];
 /// A column that says of each address whether it is suppressed, as `true` or `false`.
 const UNSUBSCRIBED: &str = "unsubscribed";
-/// What stands between cells: a spreadsheet's semicolons, tabs, and what is rare.
+/// Separators of cells: a spreadsheet's semicolons, tabs, and rare characters.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 /// Stands for all organisations; no organisation has this name.
 const ALL: &str = "*";
@@ -69,10 +69,10 @@ const GUARD: char = '\'';
 const MAX_CELL_BYTES: usize = 1_024;
 /// The longest cell that says why, or nothing that is needed.
 const MAX_TEXT_BYTES: usize = 16 * 1_024;
-/// How much of a first line is shown that is not understood, in characters.
+/// Length of a first line in an error, in characters.
 const MAX_SHOWN_CHARS: usize = 100;
 
-/// Where the columns of a file are.
+/// Positions of the known columns of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Columns([Option<usize>; HEAD.len()], Others);
 
@@ -85,13 +85,13 @@ struct Others {
     unsubscribed: Option<usize>,
 }
 
-/// How a file is to be read.
+/// Layout of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) separator: u8,
     pub(super) columns: Columns,
     pub(super) has_head: bool,
-    /// Whether its rows may say for whom they are.
+    /// True if its rows may name their organisation.
     pub(super) has_organisations: bool,
 }
 
@@ -212,8 +212,8 @@ impl Columns {
         Ok(StringRecord::from_byte_record_lossy(record.clone()))
     }
 
-    /// What a row says, for the organisation that it names or else for `given`; or the rule that it
-    /// breaks.
+    /// Parses a row, for the organisation that it names or else for `given`; or returns the rule
+    /// that it breaks.
     pub(super) fn read(
         self,
         record: &StringRecord,
@@ -263,8 +263,8 @@ impl Columns {
         Ok(ImportRow { scope, address, reason, since, message })
     }
 
-    /// Why an address is suppressed, in a word of ours: by the column that says so, or by others. What
-    /// is not understood stays as it is, for the service to refuse.
+    /// Reason of a suppression, as one of our words: from the column for it, or from others. An
+    /// unknown text stays as it is, for the service to refuse.
     fn reason(
         self,
         given: Option<String>,

@@ -29,7 +29,6 @@ pub(in crate::cli) struct Export {
     force: bool,
 }
 
-/// What was written.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Exported {
@@ -101,7 +100,7 @@ fn streamed(
     }
 }
 
-/// Why not all was written.
+/// Reason why not all was written.
 enum Failed {
     Read(CliError),
     Write(io::Error),
