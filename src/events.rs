@@ -1,7 +1,7 @@
-//! Delivery events: what the provider reports of messages, taken in and put on their records.
+//! Delivery events: takes in the provider's reports about messages, and puts them on the records.
 //!
 //! A document is acknowledged only once everything that follows from it is durable. Knows nothing
-//! of how documents travel; whoever brings them says when they were taken in.
+//! of how documents travel; the caller says when they were taken in.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,7 @@ const UNREAD_RECIPIENT: &str =
 const OF_A_TEST_ORGANISATION: &str =
     "it names a test organisation, whose mail never goes to SES; see what else sends by that name";
 
-/// Who made documents.
+/// Author of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// The provider.
@@ -48,7 +48,7 @@ pub struct EventProcessor {
     last_event_at: Mutex<Option<Timestamp>>,
 }
 
-/// What a batch of documents says, before any of it is stored.
+/// Content of a batch of documents, before any of it is stored.
 #[derive(Default)]
 struct Sorted {
     reports: Vec<Report>,
@@ -148,12 +148,13 @@ impl EventProcessor {
         &self.metrics
     }
 
-    /// When the last readable document was taken in, if one was since the start.
+    /// Time at which the last readable document was taken in, if one was since the start.
     pub fn last_event_at(&self) -> Option<Timestamp> {
         *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why no documents can be had now, if that is so: what is wrong and what to do.
+    /// Problem that keeps documents from being fetched now, with what to do; `None` if there is
+    /// none.
     pub fn trouble(&self) -> Option<String> {
         self.trouble_mut().clone()
     }

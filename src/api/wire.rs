@@ -381,7 +381,8 @@ pub(crate) fn parameters(
     Ok(())
 }
 
-/// Filter and page of a listing of the organisation's messages, from a request's query:
+/// Filter and page of a listing of the organisation's messages, from a request's query: `None` for
+/// every parameter that is absent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     /// Filter of the messages.

@@ -18,9 +18,9 @@ use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_store::Health as StoreHealth;
 
-/// How long the store may take for the last records of a process.
+/// Time limit of the store for the last records of a process.
 pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
-/// How many lost messages are recorded together.
+/// Number of lost messages that are recorded together.
 const RECORDING_STEP: usize = 1_000;
 
 impl<P: Provider> Dispatcher<P> {
@@ -134,7 +134,7 @@ impl<P: Provider> Dispatcher<P> {
             "messages are left unsent; their bodies end with this process"
         );
         if timeout_at(end, self.record_lost(left)).await.is_err() {
-            // The pending marks stay, and the next start settles them.
+            // The pending marks stay, and the next start recovers them.
             error!("the store did not take in time that messages are unsent");
         }
     }
@@ -190,7 +190,7 @@ impl<P: Provider> Dispatcher<P> {
             for (id, recorded) in records.join_all().await {
                 match recorded {
                     Ok(_) => self.queue.settle(id),
-                    // The pending mark stays, and the next start settles it.
+                    // The pending mark stays, and the next start recovers it.
                     Err(error) => error!(%id, %error, "an unsent message could not be recorded"),
                 }
             }

@@ -16,7 +16,7 @@ use pillarbox_domain::time::Timestamp;
 /// Pending messages of an organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PausedMessages {
-    /// Messages that wait.
+    /// Number of messages that wait.
     pub waiting: usize,
     /// Messages whose call was under way when the pause began.
     pub calls_under_way: usize,
@@ -27,9 +27,9 @@ pub struct PausedMessages {
 /// Organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PausedByOperator {
-    /// Which organisation.
+    /// Paused organisation.
     pub organisation: OrganisationId,
-    /// The operator's order.
+    /// Pause that the operator ordered.
     pub pause: Pause,
     /// Its pending messages in this process.
     pub messages: PausedMessages,

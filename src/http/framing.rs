@@ -75,7 +75,7 @@ enum Place {
     /// pass from here on, and the connection ends with this request's response, so that nothing
     /// after the body is ever taken for a request.
     Chunks,
-    /// No request follows.
+    /// No further request follows.
     Ended(End),
 }
 
@@ -99,7 +99,7 @@ pub(super) struct FramingGuard<I> {
     /// Bytes read and not passed: `cleared` bytes that may pass, then part of a head.
     held: Vec<u8>,
     cleared: usize,
-    /// The length of a held part at which it is checked though it looks incomplete.
+    /// The length of a held part at which it is checked though it seems incomplete.
     next_check: usize,
     leading_newlines: usize,
     is_end_told: bool,
@@ -146,8 +146,9 @@ impl<I> FramingGuard<I> {
         }
     }
 
-    /// Reason why no further request follows, once hyper has been told that none does. Before that,
-    /// a refusal does not count: hyper may have closed the connection with an earlier response.
+    /// Reason why no further request follows, once hyper has seen the end of the stream. Before
+    /// that, a refusal does not count: hyper may have closed the connection with an earlier
+    /// response.
     pub(super) fn end(&self) -> Option<&End> {
         match &self.place {
             Place::Ended(end) if self.is_end_told => Some(end),
@@ -294,7 +295,7 @@ impl<I> FramingGuard<I> {
     /// The socket has nothing to read for now: whether the client has taken too long.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !matches!(self.place, Place::Head) {
-            // Whoever reads the body keeps its time.
+            // The reader of the body keeps its time.
             return Poll::Pending;
         }
         let is_first = self.progress.heads.load(Ordering::Relaxed) == 0;
@@ -344,7 +345,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for FramingGuard<I> {
                 Poll::Ready(Ok(())) if buf.filled().len() == before => this.end_by_client(),
                 Poll::Ready(Ok(())) => {
                     this.take_in(buf, before);
-                    // Nothing passed would look like the end of the stream.
+                    // Zero bytes would mean the end of the stream.
                     if buf.filled().len() > before {
                         return Poll::Ready(Ok(()));
                     }

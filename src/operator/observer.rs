@@ -1,5 +1,5 @@
-//! One snapshot a second of the running service, made once for however many look; and more of them
-//! for whoever cannot wait for the next.
+//! One snapshot a second of the running service, shared by all readers; and more of them for a
+//! reader that cannot wait for the next.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Snapshots without a message after which other nodes may have this one's part of the pace.
 const IDLE_LOOKS: usize = 10;
 
-/// Maker of snapshots.
+/// Maker of snapshots of the running service.
 #[derive(Debug)]
 pub struct Observer {
     pub(super) parts: Parts,
@@ -87,7 +87,7 @@ impl Observer {
             self.count_waiting(&mut conditions);
             parts.alerts.observe(conditions.iter().map(Condition::observed));
             let accepted = snapshot.accepted_in_production() > before.1.accepted_in_production();
-            // Before the nodes are looked at: this one's line is of the same moment.
+            // Before the nodes are read: this one's line is of the same moment.
             parts.store.say_load(NodeLoad {
                 pending: snapshot.sending.pending.messages as u64,
                 conditions: conditions.iter().map(|one| one.code.clone()).collect(),
@@ -292,7 +292,7 @@ struct Demand {
 }
 
 impl Demand {
-    /// Looks at what is pending now, and at whether messages were accepted since the last look.
+    /// Takes in what is pending now, and whether messages were accepted since the last update.
     /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {

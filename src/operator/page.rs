@@ -309,7 +309,7 @@ fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<ResponseBody> 
     }
 }
 
-/// What somebody needs who sends a first message.
+/// Data that the page needs for the steps to a first message.
 fn first_steps(parts: &Parts, admin: &Admin) -> Value {
     let scheme = if parts.tls.is_some() { "https" } else { "http" };
     let api = admin.client_address().map(|address| format!("{scheme}://{}", reached(address)));
@@ -342,7 +342,7 @@ fn help() -> Value {
     })
 }
 
-/// Where a list of suppressions goes on.
+/// Position at which a list of suppressions goes on.
 fn cursor(uri: &Uri) -> Option<SuppressionCursor> {
     let address = parameter(uri, "address")?;
     let organisation = parameter(uri, "organisation").and_then(|number| number.parse().ok());

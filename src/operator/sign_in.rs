@@ -23,7 +23,7 @@ use subtle::ConstantTimeEq as _;
 use crate::config::OperatorSignIn;
 use pillarbox_domain::time::Timestamp;
 
-/// How long a sign-in by password lasts.
+/// Duration of a sign-in by password.
 const LASTS: Duration = Duration::from_hours(7 * 24);
 /// Tries of a password in a minute, of everybody together.
 const TRIES: usize = 10;
@@ -46,16 +46,16 @@ pub(super) struct SignIn {
     ways: OperatorSignIn,
     /// Key of the cookies; `None` without a password.
     key: Option<[u8; 32]>,
-    /// When a password was wrong.
+    /// Times of wrong passwords.
     tries: Mutex<VecDeque<Instant>>,
 }
 
-/// How a request came.
+/// Way of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
     /// By a proxy to which its client speaks TLS.
     Tls,
-    /// From this machine.
+    /// Connection from this machine.
     Loopback,
     /// Over a network on which others may read.
     Open,

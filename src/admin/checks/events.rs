@@ -25,7 +25,8 @@ const NEEDED: [&str; 3] = ["DELIVERY", "BOUNCE", "COMPLAINT"];
 /// The events without which they say less; `SEND` resolves a lost answer.
 const USEFUL: [&str; 3] = ["SEND", "REJECT", "DELIVERY_DELAY"];
 
-/// Redrive policy: handling of messages that are received again and again
+/// Redrive policy of a queue, for messages that are received again and again (SQS API reference,
+/// `SetQueueAttributes`, `RedrivePolicy`).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RedrivePolicy {

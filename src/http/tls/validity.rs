@@ -29,9 +29,9 @@ pub(super) struct Validity {
 /// Version of a certificate, as it says itself (RFC 5280 section 4.1.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// The third, which alone names hosts as clients look for them.
+    /// Version 3, which alone names hosts in the form that clients check.
     Three,
-    /// One before.
+    /// Version 1 or 2.
     Old,
 }
 
