@@ -167,7 +167,7 @@ impl Smtp {
                 note_end(ended);
             }
         });
-        // Out of time or not, whatever is left is counted and cut off.
+        // Within its time or not, the rest is counted and cut off.
         let _ = ended.await;
         let cut_off = sessions.len();
         sessions.shutdown().await;
@@ -182,7 +182,7 @@ impl Smtp {
         sessions: &mut JoinSet<()>,
     ) {
         let shared = Arc::clone(&self.shared);
-        // Small replies must not wait for the client's acknowledgements. Where it cannot be set, the
+        // Small replies must not wait for the client's acknowledgements. If it cannot be set, the
         // connection is gone already.
         let _ = stream.set_nodelay(true);
         let Some(client) = shared.all_connections.admit(Some(address), Activity::Handshake) else {

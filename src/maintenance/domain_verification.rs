@@ -62,7 +62,7 @@ pub fn due_at(domain: &SenderDomain) -> Option<Timestamp> {
 }
 
 /// State of a domain after this answer of SES. A verified one is lost only if two answers in a row
-/// agree. A verified one is lost only where two looks in a row agree.
+/// agree.
 pub fn state_after(domain: &SenderDomain, finding: Finding) -> DomainState {
     match (domain.state, finding) {
         (DomainState::Assumed, _) => DomainState::Assumed,

@@ -20,7 +20,7 @@ pub struct DrainForecast {
 }
 
 impl DrainForecast {
-    /// All of them.
+    /// Number of messages in all.
     pub const fn messages(&self) -> usize {
         self.provider + self.domain + self.retry + self.paused + self.pace
     }

@@ -18,14 +18,14 @@ use pillarbox_domain::timeline::{Entry, Step};
 
 pub mod resend;
 
-/// Record of a message (specification section 2.2). What memory knows is laid over a row that is
+/// Record of a message (specification section 2.2). The state in memory is laid over a row that is
 /// not final yet; a failure of the message's own stays visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageView {
-    /// Identifier.
+    /// Id of the message.
     pub id: String,
-    /// Status this moment.
+    /// Status at this moment.
     pub status: String,
     /// Recipients as given: to, cc and bcc.
     pub to: Vec<String>,
@@ -94,7 +94,7 @@ pub struct EventView {
     pub occurred_at: String,
     /// Recipients that it concerns.
     pub recipients: Vec<String>,
-    /// What the provider told of it.
+    /// Details that the provider reported.
     pub detail: DetailView,
 }
 
@@ -102,10 +102,11 @@ pub struct EventView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineEntryView {
-    /// When it happened. Missing for what was left out, and for an end whose time was not kept.
+    /// Time at which it happened. Missing for a mark of omitted entries, and for an end whose time
+    /// was not kept. Missing for what was left out, and for an end whose time was not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// What happened.
+    /// Kind of the entry.
     pub what: String,
     /// Number of the attempt, from 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +114,7 @@ pub struct TimelineEntryView {
     /// Reason, if it failed.
     #[serde(flatten)]
     pub failure: Option<FailureView>,
-    /// When the next attempt was to follow, at the earliest.
+    /// Earliest time of the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<String>,
     /// The event.
@@ -146,9 +147,9 @@ pub struct FeedEventView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedDataView {
-    /// The message's identifier.
+    /// Id of the message.
     pub id: String,
-    /// Status.
+    /// Status of the message.
     pub status: String,
     /// Recipients as given: to, cc and bcc.
     pub to: Vec<String>,

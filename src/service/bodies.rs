@@ -72,8 +72,8 @@ pub(super) struct Bodies {
 
 impl FoundArenas {
     pub(super) fn new(left: Vec<LeftArena>, keep: KeepBodies) -> Self {
-        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots look like this one's;
-        // but memory does not outlive a boot, so there are none.
+        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots cannot be
+        // distinguished from this one's; but memory does not outlive a boot, so there are none.
         let boot = boot_id().unwrap_or_else(|problem| {
             warn!(%problem, "cannot read the identity of the machine's boot; going on without it. If the unit has \
                  ProcSubset=pid, remove that line");

@@ -110,7 +110,7 @@ impl HandedBodies {
             self.summary(),
             wait.as_secs()
         );
-        // Neither may be there to be told.
+        // There may be no supervisor.
         let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
         let _ = writeln!(io::stderr(), "pillarbox: {status}");
         match wait_or_signal(wait) {

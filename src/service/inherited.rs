@@ -66,7 +66,7 @@ pub struct Inherited {
 /// Memory with bodies that an earlier program has left.
 #[derive(Debug)]
 pub struct LeftArena {
-    /// The memory.
+    /// Descriptor of the memory.
     pub memory: OwnedFd,
     /// Its keeper, besides this process.
     pub keeper: ArenaKeeper,
@@ -77,7 +77,7 @@ pub struct LeftArena {
 /// Keeper of memory that was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArenaKeeper {
-    /// The service manager.
+    /// The service manager keeps it.
     Manager,
     /// This process alone: the program before had opened it.
     Process,
@@ -303,7 +303,7 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
                  the socket's unit say {CLIENTS}, {SMTP}, {SMTPS} or {RESEND}, or do not hand it over"
             ))
         })?;
-        // Of several arenas, one is used and the others are told of.
+        // Of several arenas, one is used and the others are reported.
         if slots.contains(&slot) && !matches!(slot, Slot::Arena | Slot::Probe) {
             let advice = slot.advice();
             return Err(io::Error::other(format!(

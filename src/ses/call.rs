@@ -1,7 +1,7 @@
 //! The calls other than `SendEmail`, in AWS's JSON and query protocols.
 //!
-//! Those of SES wait for their turn within one call a second, its own limit, all nodes together;
-//! those of other services do not count towards it. Each is made once, and answers what it asked for or a
+//! Those of SES wait for a slot within one call a second, its own limit, all nodes together; those
+//! of other services do not count towards it. Each is made once, and returns the answer or a
 //! `CallError`. Knows no operation in particular.
 
 use std::fmt;

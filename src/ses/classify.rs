@@ -90,7 +90,7 @@ fn meaning(
     sender: &DomainName<'_>,
 ) -> (ProblemKind, ProviderAnswer) {
     let (name, said) = (error.stem(), error.message.as_deref().unwrap_or_default());
-    // These say that nothing was done, whatever the status.
+    // These mean that nothing was done, with any status.
     if let Some(kind) = pace_of(name, said).or_else(|| set_up_fault(name, said)) {
         return (kind, ProviderAnswer::Expected);
     }
@@ -101,7 +101,7 @@ fn meaning(
         return (ProblemKind::Unknown, unexpected(status));
     }
     match status {
-        // Whatever is forbidden, it is not the message's fault.
+        // A ban of any kind is not the message's fault.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             (ProblemKind::DomainFault, unexpected(status))
         }
@@ -128,7 +128,7 @@ fn set_up_fault(name: &str, said: &str) -> Option<ProblemKind> {
         | "ConfigurationSetSendingPaused" => ProblemKind::AccountPaused,
         name if is_clock(name, said) => ProblemKind::ClockWrong,
         // A policy may name the identities that may send. One that leaves out this sender's must
-        // not stop the others; if it leaves out all of them, each is paused in its turn.
+        // not stop the others; if it leaves out all of them, each is paused at its first message.
         "AccessDenied" if denies_an_identity(said) => ProblemKind::DomainFault,
         name if is_access(name) => ProblemKind::SetupFault,
         "NotFound" | "ConfigurationSetDoesNotExist" | "UnknownOperation" => ProblemKind::SetupFault,
@@ -168,8 +168,8 @@ fn refusal(
     Some((kind, answer))
 }
 
-/// An answer about rate or quota, whatever its status: it says that the message was not taken.
-/// (AWS: "Errors related to the sending quotas for your Amazon SES account".)
+/// An answer about rate or quota, with any status: it says that the message was not taken. (AWS:
+/// "Errors related to the sending quotas for your Amazon SES account".)
 fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
     let by_name = match name {
         "LimitExceeded" => ProblemKind::QuotaExhausted,

@@ -37,7 +37,7 @@ pub struct EventDestination {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SnsDestination {
-    /// The topic's ARN.
+    /// ARN of the SNS topic.
     pub topic_arn: String,
 }
 
@@ -45,7 +45,7 @@ pub struct SnsDestination {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EventBridgeDestination {
-    /// The bus's ARN.
+    /// ARN of the EventBridge bus.
     #[serde(default)]
     pub event_bus_arn: String,
 }

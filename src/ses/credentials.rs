@@ -46,7 +46,7 @@ const RENEWAL_JITTER: Duration = Duration::from_mins(1);
 const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for which a failure to find any is the answer, so that a full queue does not ask in step.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
-/// The most of an error that is told.
+/// The longest error text that is kept.
 const MAX_REASON_CHARS: usize = 500;
 /// The time limit of a call whose provider sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -269,8 +269,8 @@ impl From<CredentialsError> for LoadError {
     }
 }
 
-/// Why a profile's source is not one for a service, if that is what is wrong. The chain speaks of parts
-/// of itself that are not built in.
+/// Reason why a profile's source is not one for a service, if that is the problem. The chain's own
+/// error names parts of it that are not built in.
 fn unsupported(error: &str) -> Option<&'static str> {
     let (_, part) = error.split_once("cargo feature(s) enabled: ")?;
     Some(if part.starts_with("sso") {
@@ -293,7 +293,7 @@ fn unsupported(error: &str) -> Option<&'static str> {
 pub(super) struct Connector {
     /// For endpoints of containers and instances, which no proxy reaches.
     direct: reqwest::Client,
-    /// For STS.
+    /// Client for calls to STS.
     http: reqwest::Client,
     proxy: ProxyRule,
     timeout: Duration,
@@ -362,7 +362,7 @@ fn converted(request: HttpRequest) -> Result<reqwest::Request, ConnectorError> {
 
 fn failed(error: reqwest::Error, proxy: &ProxyRule, url: &str) -> ConnectorError {
     let (timed_out, unconnected) = (error.is_timeout(), error.is_connect());
-    // The URL may hold what the provider was told in confidence.
+    // The URL may hold a secret that is meant for the provider.
     let source = proxy.explained(url, error_chain(&error.without_url())).into();
     let error =
         if timed_out { ConnectorError::timeout(source) } else { ConnectorError::io(source) };

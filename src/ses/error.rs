@@ -23,7 +23,7 @@ pub enum CallError {
     /// AWS refused the call.
     #[error("AWS refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
     Refused {
-        /// The HTTP status.
+        /// HTTP status of the answer.
         status: u16,
         /// The error's name, such as `TooManyRequestsException`.
         name: Option<String>,
@@ -33,7 +33,7 @@ pub enum CallError {
     /// The endpoint does not have the call: it answered so, and not as SES does.
     #[error("the endpoint does not have this call; it answered {status}")]
     NotSupported {
-        /// The HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// The answer is not what AWS answers.

@@ -44,7 +44,7 @@ pub struct ProviderEvent {
     pub ses_message_id: String,
     /// The time at which SES accepted the message.
     pub accepted_at: Timestamp,
-    /// The event.
+    /// Kind of the event, with its details.
     pub kind: EventKind,
 }
 
@@ -53,7 +53,7 @@ pub struct ProviderEvent {
 pub enum MessageTag {
     /// There is no such tag: feedback notifications carry none.
     Absent,
-    /// A message id.
+    /// Id of a message.
     Id(MessageId),
     /// Something that we never wrote.
     Foreign,
@@ -62,7 +62,7 @@ pub enum MessageTag {
 /// Event of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// SES accepted it.
+    /// SES accepted the message.
     Send,
     /// Something happened to recipients.
     Recipients(Event),
@@ -79,7 +79,7 @@ impl Unreadable {
     }
 }
 
-/// Reads a document.
+/// Reads a document of an event or a notification.
 pub fn parse(text: &str) -> Result<Document, Unreadable> {
     let document = match open(text)? {
         Opened::Report(document) => document,
@@ -88,7 +88,7 @@ pub fn parse(text: &str) -> Result<Document, Unreadable> {
     let Some(name) = event_name(&document) else {
         return Err(Unreadable::new("it has neither an eventType nor a notificationType"));
     };
-    // Types of no account are told before anything else of them is read.
+    // Types of no account are reported before anything else of them is read.
     let Some(report) = ReportType::of(name) else {
         return Ok(Document::Other(shortened(name)));
     };
@@ -278,9 +278,9 @@ struct Recipient<'a> {
     diagnostic_code: Option<&'a str>,
 }
 
-/// Reads what a document of this type says happened (SES Developer Guide, "Contents of event
-/// data" and "Amazon SNS notification contents"). What SES leaves out is not made up: a bounce that
-/// names nobody concerns nobody.
+/// Reads the event of a document of this type (SES Developer Guide, "Contents of event data" and
+/// "Amazon SNS notification contents"). Missing data stays missing: a bounce without recipients
+/// concerns no recipient.
 fn read_report(
     report: ReportType,
     document: &Value,

@@ -1,6 +1,6 @@
-//! Requests to AWS and their answers, whatever service is called.
+//! Requests to AWS and their answers, for every service.
 //!
-//! A request's body tells how far it got; an answer's body has a bounded length. Knows nothing of
+//! A request's body records how far it got; an answer's body has a bounded length. Knows nothing of
 //! signatures, credentials or operations.
 
 use std::convert::Infallible;
@@ -81,7 +81,7 @@ pub(super) struct WatchedBody {
 #[error("the message cannot be read")]
 pub(super) struct Unreadable;
 
-/// Bytes whose owner is told when they are let go of.
+/// Bytes whose owner is notified when they are dropped.
 struct Held {
     bytes: Bytes,
     _gone: oneshot::Sender<Infallible>,

@@ -29,7 +29,7 @@ pub struct NotATopic;
 pub struct TopicArn(String);
 
 impl TopicArn {
-    /// Reads an ARN.
+    /// Reads an ARN of an SNS topic.
     pub fn parse(text: &str) -> Result<Self, NotATopic> {
         let parts: Vec<_> = text.split(':').collect();
         let [arn, partition, service, region, account, name] = parts[..] else {
@@ -53,7 +53,7 @@ impl TopicArn {
         }
     }
 
-    /// The ARN.
+    /// Returns the ARN as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

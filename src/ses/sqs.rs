@@ -1,8 +1,8 @@
 //! SQS, in its JSON protocol: receiving messages from a queue and deleting them; finding, creating
 //! and setting up queues.
 //!
-//! Knows nothing of what is in the messages. These calls do not count towards SES's limits, so
-//! they wait for no turn.
+//! Knows nothing of what is in the messages. These calls do not count towards SES's limits, so they
+//! do not wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ pub struct Received {
     /// The handle for deleting it.
     #[serde(rename = "ReceiptHandle")]
     pub receipt: String,
-    /// Its content.
+    /// Content of the message.
     #[serde(rename = "Body", default)]
     pub body: String,
 }

@@ -41,11 +41,11 @@ pub enum Events {
     /// They do not: a queue that nobody reads would only fill.
     #[default]
     Off,
-    /// They do.
+    /// Events are published.
     On(EventOptions),
 }
 
-/// When events come, and how.
+/// Kinds and delays of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventOptions {
     /// From the acceptance to its `Send` event.

@@ -20,8 +20,8 @@ const DEFAULT_SLOW_FOR: Duration = Duration::from_secs(15);
 pub enum Fault {
     /// Nothing goes wrong; for scripts.
     Pass,
-    /// The host is gone: every AWS call, whatever the scope, is reset as it starts and is not
-    /// counted. The simulator's own API stays, or the host could not come back.
+    /// The host is gone: every AWS call, in every scope, is reset as it starts and is not counted.
+    /// The simulator's own API stays, or the host could not come back.
     Down,
     /// The connection is reset before the call is handled.
     ResetBefore,
@@ -88,7 +88,7 @@ pub enum Fault {
 pub struct ErrorFault {
     /// The HTTP status, from 400 to 599.
     pub status: u16,
-    /// The error's name, with whatever surrounds it; empty for none.
+    /// The error's name, with the text around it; empty for none.
     #[serde(default)]
     pub name: String,
     /// The message.
@@ -285,7 +285,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// Injects no fault.
     pub fn none() -> Self {
         Self::default()
     }

@@ -49,7 +49,7 @@ struct Identity {
 
 #[derive(Debug)]
 enum Origin {
-    /// As it is, verified for example, until told otherwise.
+    /// As it is given, verified for example, until a request changes it.
     Given(VerificationStatus),
     Created {
         at: Instant,
@@ -61,15 +61,15 @@ enum Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum VerificationStatus {
-    /// SES has not begun to look.
+    /// SES has not begun to check.
     NotStarted,
     /// SES has not found the DNS records yet.
     Pending,
-    /// SES found them.
+    /// SES found the records.
     Success,
     /// SES has given up, or they are gone.
     Failed,
-    /// SES could not look.
+    /// SES could not check.
     TemporaryFailure,
 }
 

@@ -85,7 +85,7 @@ impl Simulator {
         Self { state, addr, stop, server: Some(server) }
     }
 
-    /// The address served.
+    /// Address that it serves, with the port in use.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -34,7 +34,7 @@ const BROADCAST_CAPACITY: usize = 4_096;
 /// The account's access to recipients, as `GetAccount` shows it. The simulator itself sends to all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AccountAccess {
-    /// To everybody.
+    /// To all recipients.
     #[default]
     Production,
     /// To verified identities alone.

@@ -74,7 +74,7 @@ pub enum FieldsError {
     Sender(&'static str),
 }
 
-/// What is asked of a message's header fields.
+/// Header fields that a message is asked for.
 pub struct Fields<'m> {
     /// The sender in clear: `address` or `Display Name <address>`.
     pub from: String,

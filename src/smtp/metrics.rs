@@ -42,7 +42,7 @@ const OTHER: &str = "other";
 /// Metrics of SMTP submission since the start.
 #[derive(Debug)]
 pub struct SmtpMetrics {
-    /// Open connections.
+    /// Connections that are open now.
     pub connections: InFlight,
     refused: Family<RefusalLabels, Counter>,
 }

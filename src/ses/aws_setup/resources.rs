@@ -1,4 +1,4 @@
-//! What is set up, by name and ARN.
+//! Resources of the set-up, by name and ARN.
 
 use crate::account::Caller;
 
@@ -59,12 +59,12 @@ impl Resources {
         &self.account
     }
 
-    /// The topic's ARN.
+    /// ARN of the SNS topic.
     pub fn topic(&self) -> String {
         self.arn("sns", &self.name)
     }
 
-    /// The queue's ARN.
+    /// ARN of the SQS queue.
     pub fn queue(&self) -> String {
         self.arn("sqs", &self.name)
     }
