@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-/// What stands in for a number of its own in a message that is sent many times.
+/// Placeholder for a number of its own in a message that is sent many times.
 pub(crate) const UNIQUE_NUMBER: &str = "UNIQUE_NUMBER";
 /// The length of the messages, as JSON, in bytes.
 pub(crate) const LENGTH: usize = 2_500;
 /// The domain that the messages come from.
 pub(crate) const DOMAIN: &str = "mail.example.com";
 
-/// Whether a message has an idempotency key.
+/// Choice whether a message has an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     Unique,

@@ -1,4 +1,5 @@
-//! What grows with the mail: the start, the rate of acceptance, memory and the file itself.
+//! Quantities that grow with the mail: the start, the rate of acceptance, memory and the file
+//! itself.
 
 use futures_util::FutureExt as _;
 use std::convert::Infallible;
@@ -259,7 +260,7 @@ pub(crate) fn disk(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let plan = Plan { events: 2, ..Plan::recent(messages) };
     fill::fill(directory.path(), &plan)?;
     let blocks = fs::metadata(directory.path().join(FILE_NAME))?.blocks();
-    // stat(2): blocks of 512 bytes, whatever the file system's own are.
+    // stat(2): blocks of 512 bytes, on every file system.
     let each = (blocks * 512) as f64 / messages as f64;
     report.figure("disk_per_message", each);
     report.goal("bytes on disk per message of its whole life", Bound::AtMost(1_060.0), " B", each);

@@ -12,9 +12,9 @@ use crate::kit::{History, Process};
 use crate::ledger::{Ledger, Seen};
 use crate::site::listening;
 
-/// How many connections post at once.
+/// Number of connections that post at once.
 const CLIENTS: u64 = 16;
-/// How many clients share each of the keys that are posted at once.
+/// Number of clients that share each of the keys that are posted at once.
 const SHARING: u64 = 4;
 
 /// Speaks to one life of the process.
@@ -43,7 +43,7 @@ const SUCCESS: &str = "success@simulator.amazonses.com";
 /// Message of a partial batch.
 pub(crate) struct Email {
     key: Option<String>,
-    /// Whether there is nothing to refuse.
+    /// True if there is nothing to refuse.
     is_right: bool,
 }
 

@@ -126,7 +126,7 @@ impl Damaged {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What `status` says of damaged rows: table and id of each.
+    /// Damaged rows in the answer of `status`: table and id of each.
     fn told(&self) -> BTreeSet<(String, String)> {
         let status: Value = serde_json::from_str(&self.done(&["status", "--json"])).unwrap();
         let rows = status["damaged"]["rows"].as_array().unwrap_or_else(|| panic!("{status}"));

@@ -1,6 +1,6 @@
 //! Nodes on one database, which a supervisor starts again, and clients of theirs that keep every
-//! answer. Tests make things go wrong meanwhile, and compare at the end what clients were told with
-//! what the nodes and the provider have.
+//! answer. Tests make things go wrong meanwhile, and compare at the end the answers to clients with
+//! the records of the nodes and the provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,23 +23,23 @@ const ORGANISATION: &str = "acme";
 const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// Pause of a poster between two keys, so that the nodes are not at their limit.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// How long a request may be without an answer. A read and an acceptance end within
-/// `answer_timeout`, 8 s, each.
+/// Time limit of a request's answer. A read and an acceptance end within `answer_timeout`, 8 s,
+/// each.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(20);
-/// How long a client waits that repeats its request soon.
+/// Wait of a client that repeats its request soon.
 pub(crate) const IMPATIENT: Duration = Duration::from_secs(1);
 /// Exit code of a node that the others took for dead.
 const FENCED: i32 = 75;
 const SIGKILL: i32 = 9;
-/// How many tasks compare.
+/// Number of tasks that compare.
 const COMPARING: usize = 8;
 
-/// All that clients were told.
+/// All answers that clients received.
 #[derive(Default)]
 pub(crate) struct History {
     /// Ids that were answered for a key.
     pub(crate) ids: BTreeMap<String, BTreeSet<String>>,
-    /// When each node accepted a message, or repeated the answer for one.
+    /// Times at which each node accepted a message, or repeated the answer for one.
     pub(crate) accepted: BTreeMap<usize, Vec<Instant>>,
     pub(crate) refused: usize,
     /// Requests whose connection failed.
@@ -54,11 +54,11 @@ pub(crate) struct Nodes {
     pub(crate) sites: Vec<Site>,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     pub(crate) history: Mutex<History>,
-    /// What everybody was told, for the judge.
+    /// All observations, for the judge.
     told: kit::History,
-    /// How often a node ended because the others took it for dead.
+    /// Number of times that a node ended because the others took it for dead.
     pub(crate) fenced: AtomicUsize,
-    /// How often a node was killed.
+    /// Number of times that a node was killed.
     pub(crate) killed: AtomicUsize,
     is_over: AtomicBool,
 }
@@ -104,7 +104,7 @@ impl Nodes {
         nodes
     }
 
-    /// How many there are.
+    /// Number of nodes.
     pub(crate) fn count(&self) -> usize {
         self.sites.len()
     }
@@ -247,7 +247,7 @@ impl Nodes {
         let tail = |number| {
             let log = self.server(number).map(|server: Arc<Server>| server.log());
             let log = log.unwrap_or_default();
-            // Not what is told of each message.
+            // Lines about single messages are left out.
             let is_of_node = |line: &&str| !line.contains(" INFO ");
             log.lines().filter(is_of_node).collect::<Vec<_>>().join("\n")
         };

@@ -1,8 +1,8 @@
 //! Nodes on `PostgreSQL` under Patroni, while its parts are killed, paused, cut off and switched over
 //! under load. `tests/with-patroni.sh` starts the parts, each in a network namespace of its own.
 //!
-//! Each answer is kept. At the end of each fault the test compares what clients were told with what
-//! both nodes and the provider have.
+//! Each answer is kept. At the end of each fault the test compares the answers to clients with the
+//! records of both nodes and the provider.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ const MEMBERS: [&str; 3] = ["pg1", "pg2", "pg3"];
 const POSTERS: usize = 4;
 /// A longer time without an acceptance is an outage.
 const NOTABLE: Duration = Duration::from_secs(2);
-/// How much longer than Patroni a node may take to accept again.
+/// Time that a node may take longer than Patroni to accept again.
 const ALLOWED: Duration = Duration::from_secs(10);
-/// How long a fault lasts that Patroni has to act on: longer than its `ttl` of 20 s.
+/// Duration of a fault that Patroni has to act on: longer than its `ttl` of 20 s.
 const HELD: Duration = Duration::from_secs(45);
 
-/// What goes wrong.
+/// Fault of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// The primary's machine ends.
@@ -74,7 +74,7 @@ struct Cluster {
     client: reqwest::Client,
 }
 
-/// Who is what, as Patroni says.
+/// Roles of the members, as Patroni reports them.
 #[derive(Debug, Clone)]
 struct Roles {
     primary: String,
@@ -406,7 +406,7 @@ async fn inject(fault: Fault, cluster: &Cluster, roles: &Roles) -> Option<Instan
     None
 }
 
-/// Makes one fault under load, and compares what was told before, meanwhile and after.
+/// Makes one fault under load, and compares the answers before, meanwhile and after.
 async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<Nodes>) {
     let roles = cluster.healthy().await;
     *nodes.history.lock().unwrap() = History::default();
@@ -418,7 +418,7 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let began = Instant::now();
     let healed = inject(fault, cluster, &roles).await;
     let after = cluster.healthy().await;
-    // Whatever follows from the return of a part comes soon.
+    // Consequences of a part's return come soon.
     let ended = Instant::now() + Duration::from_secs(5);
     nodes.all_accept(ended).await;
     let takes_writes = |written: &Vec<Instant>| written.last().is_some_and(|at| *at > ended);

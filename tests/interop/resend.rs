@@ -35,7 +35,7 @@ fn program(name: &str) -> Command {
         return command;
     }
     let modules = std::env::var("RESEND_NODE").expect("a directory with: npm install resend svix");
-    // Node looks for a module beside the program alone.
+    // Node searches for a module only beside the program.
     let copy = format!("{modules}/{name}");
     std::fs::copy(format!("{directory}/{name}"), &copy).unwrap();
     let mut command = Command::new("node");
@@ -283,7 +283,7 @@ fn django_anymail_sends_and_is_told() {
     site.wait_for("told delivered success@simulator.amazonses.com None", id);
 }
 
-/// Where the packages of the recipes are installed.
+/// Directory of the installed packages of the recipes.
 fn installed() -> PathBuf {
     std::env::var_os("RESEND_RECIPES").expect("a directory with what .ci/run installs").into()
 }

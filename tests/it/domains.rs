@@ -63,7 +63,7 @@ impl DomainChecks {
         Verifier::new(self.store.clone(), self.ses.clone(), self.clock.clone())
     }
 
-    /// What a round leads to: how many calls it made, and the domain's state afterwards.
+    /// Result of a round: the number of calls that it made, and the domain's state afterwards.
     async fn round(&self) -> (u64, DomainState) {
         let before = self.simulator.calls_total();
         self.verifier().round().await;

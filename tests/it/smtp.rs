@@ -706,9 +706,9 @@ async fn clients_that_repeat_after_kills_lose_nothing_and_double_nothing() {
     assert_eq!((summary.messages, summary.killed), (MESSAGES, kills));
 }
 
-/// Submits the message of this number and writes down what the client was told; gives the id if it is
-/// accepted. The message's own id is its key. A reply does not say that it is a replay: the client
-/// knows it, if it has had one before.
+/// Submits the message of this number and records the reply; returns the id if it is accepted. The
+/// message's own id is its key. A reply does not say that it is a replay: the client knows it, if
+/// it has had one before.
 async fn submit_and_tell(
     client: &mut SmtpClient,
     number: usize,

@@ -1,4 +1,4 @@
-//! The history of a run: what everybody was told, for the judge of `tests/judge`.
+//! The history of a run: the observations of all parties, for the judge of `tests/judge`.
 //!
 //! Must not know what is right.
 
@@ -56,7 +56,8 @@ impl History {
         Self::begin(name, run, simulator)
     }
 
-    /// Begins a history, in a file of this name. What the provider takes goes into it by itself.
+    /// Begins a history, in a file of this name. Messages that the provider takes are added by
+    /// themselves.
     pub(crate) fn begin(name: &str, run: Run, simulator: &Simulator) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("histories");
         std::fs::create_dir_all(&directory).unwrap();

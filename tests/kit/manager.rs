@@ -107,7 +107,7 @@ impl Manager {
         taken.into_iter().map(|(_, descriptor): (String, _)| descriptor).collect()
     }
 
-    /// Waits until it was told this so many times; gives the last message with it.
+    /// Waits until it received this so many times; returns the last message with it.
     pub(crate) fn wait_for(&self, line: &str, times: usize) -> String {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// Pause between two looks at something that is waited for.
+/// Pause between two checks of an expected state.
 const POLL: Duration = Duration::from_millis(2);
 
 /// A command line of the binary under test, without the environment of the test.

@@ -1,4 +1,4 @@
-//! Who gets in, and what an organisation can learn of another: nothing.
+//! Access: an organisation can learn nothing of another.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -169,7 +169,7 @@ async fn operators_are_asked_for_on_the_machine_alone_and_change_nothing() {
             assert!([404, 405].contains(&status), "{method} {path}: {status}");
         }
     }
-    // Before the key is used again, which is told of it.
+    // Before the next use of the key, because each use is recorded.
     assert_eq!(site.done(&["key", "list", "--json"]).stdout, keys);
     assert_eq!(server.record(&id).await, before);
     assert_eq!(site.simulator.accepted_total(), 1);

@@ -46,7 +46,7 @@ async fn send_many(server: &Server, count: usize) -> Vec<String> {
     ids
 }
 
-/// How many messages have each status and code, by the operator's list.
+/// Number of messages by status and code, from the operator's list.
 fn tally(site: &Site) -> std::collections::BTreeMap<String, usize> {
     let listed = json_of(site, &["message", "list", "--limit", "100000"]);
     let mut counts = std::collections::BTreeMap::new();

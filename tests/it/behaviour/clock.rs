@@ -46,14 +46,14 @@ struct Process {
     runtime: Runtime,
 }
 
-/// What the kernel says of the clock.
+/// State of the clock by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kernel {
     Synchronised,
     Silent,
 }
 
-/// What happens between two looks.
+/// Event between two checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     GoesOn,
@@ -61,7 +61,7 @@ enum Meanwhile {
     IsKilled,
 }
 
-/// How a wrong clock ends.
+/// End of a wrong clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// It is set right, and the kernel says so.

@@ -1,4 +1,4 @@
-//! Credentials that cannot be used are told before the first message, and loaded again.
+//! Credentials that cannot be used are reported before the first message, and loaded again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ async fn a_program_may_give_the_credentials() {
     let log = server.terminate().await;
     assert!(!log.contains(AWS_SECRET) && !log.contains("an argument"), "{log}");
 
-    // One that fails is told by what it says.
+    // One that fails is reported with its output.
     std::fs::write(&program, "echo 'the vault is sealed' >&2; exit 3\n").unwrap();
     let server = start_with_profile(&site, &profile);
     let reason = not_ready(&server, "credentials_missing").await;
@@ -189,7 +189,7 @@ async fn a_program_that_hangs_runs_once_however_many_calls_wait() {
     assert!(reason["message"].as_str().unwrap().contains("no answer within"), "{reason}");
     let log = server.log();
     let end = Instant::now() + PATIENCE;
-    // Another look has come and gone.
+    // Another check has come and gone.
     while server.log().matches("no answer within").count()
         <= log.matches("no answer within").count()
     {

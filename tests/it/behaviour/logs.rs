@@ -108,7 +108,7 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
             assert!(line.contains("request_id="), "{line}");
         }
     }
-    // From there, the message's own id leads on to what the provider made of it.
+    // From there, the message's own id leads to the provider's answer.
     let outcome = log.lines().find(|line| line.contains("sent ") && line.contains(&message_id));
     assert!(outcome.is_some_and(|line| line.contains("ses_message_id=")), "{log}");
     assert!(!log.contains('\u{1b}'), "there are colours where there is no terminal");

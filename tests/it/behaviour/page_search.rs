@@ -65,7 +65,7 @@ async fn one_text_finds_a_message_by_each_of_its_names() {
         let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(!ids(&listed).contains(&id) || none == &id[..13], "{none}: {listed}");
     }
-    // All are counted, by what became of them.
+    // All are counted, by outcome.
     let output = site.done(&["message", "list", "--count", "--search", "example.com", "--json"]);
     let counted: Value = serde_json::from_slice(&output.stdout).unwrap();
     let all: u64 =

@@ -73,7 +73,7 @@ async fn clients_that_come_during_a_restart_wait_and_get_answers() {
     let end = Instant::now() + PATIENCE;
     while !restarting.is_finished() {
         assert!(Instant::now() < end);
-        // A connection of its own each time, as a client has that was told to come back.
+        // A connection of its own each time, as of a client that was asked to come back.
         let response = crate::kit::http_client()
             .get(format!("{}/emails", server.base))
             .bearer_auth(&server.key)

@@ -1,5 +1,5 @@
-//! Background tasks: each is made to panic in the real process. It begins again and operators learn of
-//! it, or the process ends. (A release does not look at `TEST_TASK_PANICS`.)
+//! Background tasks: each is made to panic in the real process. It begins again and operators learn
+//! of it, or the process ends. (A release does not read `TEST_TASK_PANICS`.)
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

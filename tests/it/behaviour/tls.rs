@@ -195,7 +195,7 @@ async fn both_versions_have_the_same_routes_and_limits() {
     let (status, _) =
         read(sender.send_request(post(&server, message().to_string())).await.unwrap()).await;
     assert_eq!(status, 200, "the connection outlives it");
-    // It is told to end, and does.
+    // It is asked to end, and does.
     server.terminate().await;
     assert!(poll_fn(|cx| sender.poll_ready(cx)).await.is_err());
 }

@@ -6,7 +6,7 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use serde_json::{Value, json};
 
-/// Where the documents of SES's guide are.
+/// Directory of the documents of SES's guide.
 pub(crate) fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/events/documents")
 }

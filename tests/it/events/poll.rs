@@ -1,4 +1,4 @@
-//! The poll of a queue: deleted only after the commit, whatever fails in between.
+//! The poll of a queue: deleted only after the commit, with every fault in between.
 
 use crate::kit;
 use std::time::Duration;

@@ -166,7 +166,7 @@ async fn a_domain_that_stays_faulty_is_tried_rarely_and_its_messages_fail_in_tim
     assert!(ids.iter().all(|id| sim.failure(*id) == Some(FailureCode::RetriesExhausted)));
 }
 
-/// Whether each call was for a message from the faulty domain, in order.
+/// True for each call that was for a message from the faulty domain, in order.
 fn of_the_faulty_domain(sim: &Sim) -> Vec<bool> {
     sim.provider.calls().iter().map(|call| call.from.contains("other.example")).collect()
 }

@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const RATE: f64 = 14.0;
 const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 60 };
 
-/// What came of sending a backlog of one organisation while another sends now and then.
+/// Result of sending a backlog of one organisation while another sends now and then.
 struct Run {
     sim: Sim,
     /// Accepted messages per second, as a part of the pace.
