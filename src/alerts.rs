@@ -51,8 +51,7 @@ pub struct Alerts {
     status: Mutex<AlertsStatus>,
 }
 
-/// State of the posts: the source for conditions and metrics. It is in memory alone. It is in
-/// memory alone.
+/// State of the posts: the source for conditions and metrics. It is in memory alone.
 #[derive(Debug, Clone, Default)]
 pub struct AlertsStatus {
     /// Last answer, or what came in its place.

@@ -40,7 +40,7 @@ const UPKEEP_PAUSE: Duration = Duration::from_mins(1);
 /// The most rows that are removed at one time.
 const SWEEP_STEP: usize = 1_000;
 /// Time limit of attempts under way once the service stops. One that is broken off is repeated
-/// after the next start. One that is broken off is repeated after the next start.
+/// after the next start.
 const LAST_ATTEMPTS: Duration = Duration::from_secs(5);
 /// Time limit of the commit of their outcomes.
 const LAST_COMMIT: Duration = Duration::from_secs(2);

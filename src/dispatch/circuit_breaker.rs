@@ -252,8 +252,7 @@ impl CircuitBreaker {
     }
 
     /// Returns true if a call that was started then is evidence about the time since the provider
-    /// was found impaired. An earlier one is no probe, with any result. An earlier one is no probe,
-    /// whatever came of it.
+    /// was found impaired. An earlier one is no probe, with any result.
     pub fn heeds(&self, started: Instant) -> bool {
         self.impaired_at.is_none_or(|at| started > at)
     }

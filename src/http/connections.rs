@@ -54,8 +54,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// Connections by number. One that is asked to end is not among them. One that is told to end
-    /// is not among them.
+    /// Connections by number. One that is asked to end is not among them.
     all: HashMap<u64, Arc<State>>,
     /// Number of those without a key.
     keyless: usize,
@@ -150,8 +149,7 @@ impl ClientConnections {
     }
 
     /// Takes in a new connection. If there is no room, another one is asked to end; if none can,
-    /// the new one has to go. If there is no room, another one is told to make it; if none can, the
-    /// new one has to go.
+    /// the new one has to go.
     pub fn admit(&self, address: Option<IpAddr>, activity: Activity) -> Option<ClientConnection> {
         let inner = &self.0;
         let now = inner.now();

@@ -103,7 +103,7 @@ pub struct EventView {
 #[serde(rename_all = "camelCase")]
 pub struct TimelineEntryView {
     /// Time at which it happened. Missing for a mark of omitted entries, and for an end whose time
-    /// was not kept. Missing for what was left out, and for an end whose time was not kept.
+    /// was not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// Kind of the entry.

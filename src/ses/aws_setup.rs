@@ -34,8 +34,7 @@ pub enum Mode {
 pub struct Report {
     /// The steps, in the order in which they were taken.
     pub steps: Vec<Step>,
-    /// Resources by name and ARN. The account is a placeholder if AWS did not return it. The
-    /// account is a placeholder where AWS did not tell it.
+    /// Resources by name and ARN. The account is a placeholder if AWS did not return it.
     pub resources: Resources,
     /// The configuration set's name, once it is there.
     pub configuration_set: Option<String>,

@@ -1,7 +1,7 @@
-//! Header fields of a submitted message (RFC 5322, section 3.6): those that are asked for are read,
-//! those that must not go to SES are left out, and nothing else is touched.
+//! Header fields of a submitted message (RFC 5322, section 3.6): those that are needed are read,
+//! those that must not go to SES are left out, and the rest is unchanged.
 //!
-//! Whatever looks like a field up to the empty line is one. Knows nothing of sessions.
+//! Every line of a field's form up to the empty line is one. Knows nothing of sessions.
 
 use std::borrow::Cow;
 use std::fmt;

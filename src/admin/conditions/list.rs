@@ -333,7 +333,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 ];
 
 /// Conditions that need an answer of the store, a reading of the process, or history. None of them
-/// stops the service from working. None of them keeps the service from its work.
+/// stops the service from working.
 #[rustfmt::skip] // A table.
 pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,

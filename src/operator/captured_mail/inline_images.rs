@@ -9,7 +9,7 @@ use crate::operator::captured_mail::CaughtFile;
 
 const SCHEME: &str = "cid:";
 /// Image formats that can hold nothing else. A format that may have scripts in it, as SVG, stays a
-/// file. What may have scripts in it, as SVG, stays a file.
+/// file.
 const PICTURES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
 /// Most bytes that pictures add to a document: a short one may refer to a large one often.
 const MAX_ADDED_BYTES: usize = 32 << 20;
