@@ -17,7 +17,7 @@ pub(crate) enum Key {
     None,
 }
 
-/// The message as JSON, with [`UNIQUE_NUMBER`] where each one is to have its own.
+/// The message as JSON, with [`UNIQUE_NUMBER`] in the place of each one's own number.
 pub(crate) fn json(key: Key) -> String {
     let line = "<tr><td class=\"item\">Blue notebook, A5, 160 pages</td><td>2</td>\
                 <td>&euro;\u{a0}7.90</td></tr>\n";

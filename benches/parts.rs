@@ -41,7 +41,7 @@ struct Options {
     bench: bool,
 }
 
-/// An organisation whose one domain is verified, and nobody suppressed.
+/// An organisation with one verified domain, and without suppressions.
 struct Nobody;
 
 impl Facts for Nobody {

@@ -94,8 +94,8 @@ pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The most rows in one page of a list.
 pub const MAX_PAGE: usize = 500;
 
-/// Stands for what a row that cannot be read would say: the reason of a suppression, which
-/// suppresses all the same, or whose a key was.
+/// Placeholder for the content of a row that cannot be read: the reason of a suppression, which
+/// still suppresses, or the owner of a key.
 pub const UNREADABLE: &str = "unreadable";
 
 /// Marks the number of an organisation that was removed: no name has this character.
@@ -761,7 +761,7 @@ impl Admin {
         }
     }
 
-    /// Address at which clients are served, if a service runs that tells of itself.
+    /// Address at which clients are served, if a running service reports it.
     pub fn client_address(&self) -> Option<SocketAddr> {
         self.facts().ok().map(|facts| facts.clients)
     }

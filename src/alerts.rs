@@ -38,7 +38,7 @@ const FAILING_FROM: u32 = 3;
 /// Interval between two checks of the ends of API keys.
 const EXPIRY_LOOK: Duration = Duration::from_mins(1);
 
-/// Tells operators of what happens.
+/// Sends alerts to the operators' receiver.
 #[derive(Debug)]
 pub struct Alerts {
     store: Store,
@@ -262,7 +262,7 @@ impl<'a> Work<'a> {
             if let Some(delivery) = payload::delivery(&key, &alert, &self.book, name) {
                 return Some((key, alert, delivery));
             }
-            // What it was about is gone.
+            // Its subject was removed.
             self.book.end(&key);
             self.book.change(key, AlertChange::delivery(alert.taken()));
         }

@@ -45,8 +45,9 @@ pub mod json;
 pub mod metrics;
 pub mod wire;
 
-/// The API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without
-/// a key. Written by hand, because it says more than types do; tests hold it against the code.
+/// The API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
+/// without a key. Written by hand, because it says more than types do; tests hold it against the
+/// code.
 const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
@@ -234,7 +235,7 @@ impl Api {
     }
 
     /// Shows a page, as HTML, to a browser that opens the listener's address. The first page stays.
-    /// Without one, a browser gets 401 there as everybody else without a key.
+    /// Without one, a browser gets 401 there, as every client without a key.
     pub fn show_welcome(&self, page: String) {
         // The one that came first stays.
         let _ = self.inner.welcome.set(page.into());
@@ -486,7 +487,7 @@ impl Inner {
         let live = move |id| queue.live(id);
         let responses = self.budgets.responses.clone();
         let organisation = organisation.id;
-        // Where the rows are read: a long page must not hold a worker.
+        // In the task that reads the rows: a long page must not hold a worker.
         let write = move |listing: Listing| responses.count(organisation, write(listing));
         let now = self.clock.window_time();
         let lister = Lister::Organisation(organisation);
@@ -570,7 +571,7 @@ impl Inner {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         self.budgets.responses.require_room(organisation)?;
         let responses = self.budgets.responses.clone();
-        // Where the rows are read, as a listing is written.
+        // In the task that reads the rows, as a listing is written.
         let write = move |page: FeedPage| {
             let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
             responses.count(organisation, wire::feed(kind, &page.entries, next))

@@ -2,8 +2,8 @@
 //!
 //! It has the only copy of a body while the message waits. A record also has what a later process
 //! needs: the organisation, the number of attempts, and the state of the call. The arena lives as
-//! long as somebody holds its descriptor: a service manager, or the program that is executed in the
-//! place of this one. Nothing of it is mapped or has a name in a file system.
+//! long as a process holds its descriptor: a service manager, or the program that is executed in
+//! the place of this one. Nothing of it is mapped or has a name in a file system.
 //!
 //! A record is whole before its message is committed, and its room is free again once the message's
 //! final state is durable. Only the store knows which of the found records are still pending.
@@ -170,7 +170,7 @@ struct Arena {
     moments: Moments,
 }
 
-/// A body in the arena. Its room is free again once nobody holds it.
+/// A body in the arena. Its room is free again once no holder is left.
 pub struct Body {
     arena: Arc<Arena>,
     slot: Slot,
@@ -184,8 +184,8 @@ enum Hold {
     HandedOn,
 }
 
-/// A body in the arena, in as few bytes as can be: for those that wait. Its room is not free again
-/// before [`BodyStore::body`] has made a body of it, and nobody holds that.
+/// A body in the arena, in as few bytes as can be: for messages that wait. Its room is free again
+/// only after [`BodyStore::body`] has made a body of it and that has no holder left.
 #[derive(Debug)]
 #[must_use]
 pub struct HeldBody(Slot);
@@ -253,8 +253,8 @@ impl BodyStore {
         Self(Arc::new(Arena { file, owner, seed, is_owned, room, moves, moments }))
     }
 
-    /// Goes on in the place of the earlier process: from here on, dropped bodies are gone, and the
-    /// arena has the present format, because what is put in may be read by that alone.
+    /// Goes on in the place of the earlier process: from here on, dropped bodies are deleted, and
+    /// the arena has the present format, because only that can read new records.
     pub fn own(&self) {
         let Arena { owner, seed, moments, .. } = *self.0;
         let head = ArenaHead { owner, seed, origin: Some(moments.origin()) };
@@ -322,7 +322,8 @@ impl BodyStore {
                 drop(room);
                 written
             }
-            // Nobody else writes to its blocks, and it is not moved, so others need not wait for it.
+            // No other thread writes to its blocks, and it is not moved, so others need not wait
+            // for it.
             Size::Large => {
                 let begun = self.0.begin(&placed, [&bytes, &[]]);
                 drop(room);
@@ -538,8 +539,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes the head of blocks invalid, or gives their memory back to the kernel, and lets others use
-    /// them. Nothing is locked meanwhile, and nobody else has them.
+    /// Makes the head of blocks invalid, or gives their memory back to the kernel, and lets others
+    /// use them. Nothing is locked meanwhile, and no record uses them.
     fn give_back(&self, freed: Freed) {
         let first = block_offset(freed.blocks.start);
         let given_back = match freed.memory {

@@ -1,6 +1,6 @@
-//! The command line: reads it, asks the service or works on the file, and prints what came of it.
+//! The command line: reads it, asks the service or works on the file, and prints the result.
 //!
-//! Decides nothing: what is allowed is the administration's and the domain's to say.
+//! Decides nothing: the administration and the domain have the rules.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -240,7 +240,7 @@ pub fn run() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Where nothing can be printed, the exit code still says it.
+            // If nothing can be printed, the exit code still reports it.
             let _ = error.print();
             let code = u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE);
             return ExitCode::from(match handed_bodies {

@@ -186,9 +186,9 @@ pub struct Tls {
 /// Listeners of SMTP submission; there is none if neither address is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Smtp {
-    /// The address where a session begins in plain text.
+    /// The address at which a session begins in plain text.
     pub listen: Option<SocketAddr>,
-    /// The address where a session begins with TLS.
+    /// The address at which a session begins with TLS.
     pub tls_listen: Option<SocketAddr>,
 }
 
@@ -232,7 +232,7 @@ pub enum Capture {
     No,
 }
 
-/// The pace, in recipients per second.
+/// Rate in recipients per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MaxRate {
     /// The rate that the provider allows the account.

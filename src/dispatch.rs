@@ -98,7 +98,7 @@ pub struct Dispatcher<P> {
     /// Held from taking a message out to the start of its call, so that a cancellation finds it on
     /// either side of that. Locked before all others, and while the store is asked.
     starting: tokio::sync::Mutex<()>,
-    /// Cancellations under way. They go on to their end though nobody waits for it any more.
+    /// Cancellations under way. They complete even if their caller has disconnected.
     cancelling: Mutex<JoinSet<()>>,
     domains: PausedDomains,
     refusals: RefusalRuns,
@@ -135,9 +135,9 @@ pub struct SendingStatus {
     pub greatest_share: f64,
     /// Rate that applies now.
     pub rate: Rate,
-    /// The pace without throttling.
+    /// Limit of the rate without throttling.
     pub rate_limit: Rate,
-    /// The daily quota, where it is known.
+    /// The daily quota, if it is known.
     pub quota: Option<DailyQuota>,
     /// Outcomes that wait for the store to take them.
     pub unrecorded: usize,
@@ -147,8 +147,8 @@ pub struct SendingStatus {
     pub paused_organisations: Vec<(OrganisationId, String)>,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
-    /// Organisations whose messages the provider refuses alike, so that they wait, and what it
-    /// says.
+    /// Organisations whose messages the provider refuses one after the other, so that they wait,
+    /// and its message.
     pub held_refusals: Vec<(OrganisationId, String)>,
     /// The calls of the last five minutes.
     pub recent_calls: RecentCalls,
@@ -256,7 +256,7 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Changes the pace's limit.
+    /// Changes the limit of the rate.
     pub fn set_rate(&self, rate: Rate) {
         let mut throttle = self.throttle();
         throttle.rate = rate;
@@ -265,7 +265,7 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Changes this node's part of the pace, from 0 to 1.
+    /// Changes this node's part of the rate, from 0 to 1.
     pub fn set_share(&self, share: f64) {
         let mut throttle = self.throttle();
         throttle.share = share;
@@ -274,8 +274,8 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Takes over the account's daily quota by the provider's own count; `None` where there is
-    /// none. From here on, what is sent is counted against it.
+    /// Takes over the account's daily quota by the provider's own count; `None` if there is none.
+    /// From here on, sent recipients count against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut throttle = self.throttle();
         let before = throttle.health.state().clone();
@@ -303,7 +303,7 @@ impl<P: Provider> Dispatcher<P> {
         reported.since.map(|since| now.saturating_duration_since(since))
     }
 
-    /// Returns true while an answer to a question without a message could tell something new.
+    /// Returns true while an answer to a question without a message could change the state.
     pub fn is_doubted(&self) -> bool {
         self.throttle().health.is_doubted()
     }
@@ -652,7 +652,7 @@ impl<P: Provider> Dispatcher<P> {
         (kind == OrganisationKind::Test).then(|| self.test_attempts.enter())
     }
 
-    /// Charges a call that is about to start to the pace and to the daily quota.
+    /// Charges a call that is about to start to the rate and to the daily quota.
     fn take(&self, claim: &Claim, now: Instant) -> CallMarks {
         let PendingMessage { organisation, recipients, .. } = claim.message;
         let mut throttle = self.throttle();
@@ -768,7 +768,7 @@ impl Wait {
     }
 }
 
-/// Ends when a wait or the phase is over by the clock; never, where neither is.
+/// Ends when a wait or the phase is over by the clock; never, if neither has an end.
 async fn wake_at(wait: Wait, phase: Phase) {
     match wait.end().into_iter().chain(phase.end()).min() {
         Some(wake) => sleep_until(wake).await,

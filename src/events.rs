@@ -72,8 +72,8 @@ impl EventProcessor {
         }
     }
 
-    /// Takes in documents, together. When this returns without an error, all that follows from
-    /// them is durable, and they may be forgotten where they came from. Each may come again.
+    /// Takes in documents, together. When this returns without an error, all that follows from them
+    /// is durable, and they may be deleted at their source. Each may come again.
     pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
         self.take_in(documents, Source::Provider).await
     }
@@ -106,7 +106,7 @@ impl EventProcessor {
             self.store.keep_dead_letters(letters).await
         };
         let (applied, kept) = tokio::join!(reported, kept);
-        // What was proved counts at once, also where the rest has to come again.
+        // A proof counts at once, even if the rest has to come again.
         for applied in applied? {
             match applied {
                 Applied::Done => {}
@@ -226,7 +226,7 @@ fn has_unread_recipient(kind: &EventKind) -> bool {
         && recipients.any(|text| SuppressedAddress::of_recipient(text).is_none())
 }
 
-/// The event as the store takes it; nothing where its tag is none of ours.
+/// The event as the store takes it; `None` if its tag is none of ours.
 fn report(event: ProviderEvent) -> Option<Report> {
     let ProviderEvent { message, organisation, ses_message_id, accepted_at, kind } = event;
     let message = match message {

@@ -33,7 +33,7 @@ const CAPPED: [&str; 10] = [
 pub enum MessageLines {
     /// A line for each message as it moves, and for each attempt to deliver an event.
     Shown,
-    /// Only where `RUST_LOG` asks for the targets `pillarbox::message` and `pillarbox::webhook`.
+    /// Only if `RUST_LOG` asks for the targets `pillarbox::message` and `pillarbox::webhook`.
     Quiet,
 }
 
@@ -53,7 +53,7 @@ pub fn start(messages: MessageLines) {
         // Its own complaints would go to the same broken place, and panic there.
         .log_internal_errors(false)
         .with_ansi(stderr().is_terminal() && !no_color());
-    // Where a subscriber is set already, as in a test, that one stays.
+    // If a subscriber is set already, as in a test, that one stays.
     let _ = if is_journal() {
         subscriber
             .event_format(Journal(Format::default().without_time().with_target(false)))

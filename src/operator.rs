@@ -75,7 +75,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// The media type of documents.
 const HTML: &str = "text/html; charset=utf-8";
 /// Policy of the page: it may load its own files, and its own data. Nothing inline, nothing from
-/// outside, and nobody may frame it.
+/// outside, and no page may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PAGE_HEADERS: [(HeaderName, &str); 3] = [

@@ -36,8 +36,8 @@ use wire::{BatchDocument, EmailDocument, ListQuery};
 mod error;
 mod wire;
 
-/// This API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without a
-/// key. Tests hold it against the code.
+/// This API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
+/// without a key. Tests hold it against the code.
 const OPENAPI: &str = include_str!("resend_api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 

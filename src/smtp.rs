@@ -197,7 +197,7 @@ impl Smtp {
     }
 }
 
-/// Tells a client that there are too many, where it takes no handshake first.
+/// Sends a client the reply that there are too many, if no handshake comes first.
 fn refuse(stream: &TcpStream, security: &Security, shared: &Shared) {
     shared.metrics.refuse(Reply::TOO_MANY_CONNECTIONS.codes());
     match security {

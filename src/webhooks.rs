@@ -48,7 +48,7 @@ const LAST_COMMIT: Duration = Duration::from_secs(2);
 /// Type of the event that a test sends.
 const TEST_TYPE: &str = "email.test";
 
-/// Tells endpoints of events.
+/// Sends events to endpoints.
 #[derive(Debug)]
 pub struct Webhooks {
     store: Store,
@@ -239,7 +239,7 @@ impl Webhooks {
                     self.note(webhook.id, |status| status.cannot_be_called(error.to_string()));
                 }
             }
-            // The task of an endpoint that is gone is aborted by then.
+            // The task of a removed endpoint is aborted by then.
             if timeout(UPKEEP_PAUSE, stopped.changed()).await.is_ok() {
                 return;
             }

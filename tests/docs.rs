@@ -695,7 +695,7 @@ struct Dev {
     process: Child,
     clients: Address,
     operators: Address,
-    /// `dev` ends if nobody can read what it prints.
+    /// `dev` ends if its output cannot be written.
     _output: BufReader<std::process::ChildStdout>,
 }
 

@@ -53,7 +53,7 @@ impl Seen {
     }
 }
 
-/// Fails where wrk is not there.
+/// Fails if wrk is not there.
 pub(crate) fn check() -> anyhow::Result<()> {
     Command::new("wrk").arg("-v").output().map(drop).context(
         "the load comes from wrk, which is not installed (Debian and Ubuntu: apt-get install wrk)",

@@ -106,7 +106,7 @@ enum Part {
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
     match (args.next().as_deref(), args.next()) {
-        // The measured programs are this one, so that all are built alike.
+        // The measured programs are this one, so that all are built in the same way.
         (Some("bare"), Some(address)) => {
             bare::serve(address.parse()?, &Behind::Nothing)?;
             Ok(ExitCode::SUCCESS)

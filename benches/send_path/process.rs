@@ -207,7 +207,7 @@ impl Server {
         Ok(Duration::from_secs_f64(ticks / TICKS_PER_SECOND))
     }
 
-    /// Ends it in good order, or fails where it takes more than two minutes.
+    /// Ends it in good order, or fails if it takes more than two minutes.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.child.id().to_string();
         anyhow::ensure!(Command::new("kill").args(["-TERM", &pid]).status()?.success(), "kill");
@@ -324,7 +324,7 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-/// An address of this machine where nothing listens.
+/// An address of this machine at which nothing listens.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -135,7 +135,7 @@ fn start_after_kill(
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn memory_per_key(scale: &Scale, resident: &[f64], report: &mut Report) {
-    // Both starts fill the cache alike, so the difference is that of the keys.
+    // Both starts fill the cache in the same way, so the difference is that of the keys.
     let keys = (scale.records / 2 - scale.records / 10) as f64;
     let each = (resident[1] - resident[0]) / keys;
     report.figure("memory_per_key", each);

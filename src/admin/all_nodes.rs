@@ -88,7 +88,7 @@ struct NodePaused {
 pub(super) type OnAllNodes<T> = (T, Vec<String>);
 
 impl Admin {
-    /// Cancels pending messages on all nodes; none are where no service runs.
+    /// Cancels pending messages on all nodes; there are none if no service runs.
     pub(super) async fn cancel(
         &self,
         selection: Selection,

@@ -34,7 +34,7 @@ pub enum ConnectError {
          `pillarbox dev`, paste the lines with `export` that it printed", path.display()
     )]
     Absent { path: PathBuf },
-    /// Nobody listens: the socket is left over from a process that is gone.
+    /// Nothing listens: the socket is left over from a process that has ended.
     #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
     Refused { path: PathBuf },
     #[error(
@@ -110,8 +110,8 @@ impl From<serde_json::Error> for CallError {
     }
 }
 
-/// Client of a running service. Each call has a connection of its own, so that a long command keeps
-/// nobody else's waiting.
+/// Client of a running service. Each call has a connection of its own, so that a long command does
+/// not delay another one.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,

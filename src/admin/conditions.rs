@@ -176,7 +176,7 @@ pub struct Definition {
     pub alerts: Alerts,
     /// Problem that holds, in one sentence.
     pub meaning: &'static str,
-    /// Next step of the operator. A word in capitals stands for a name.
+    /// Next step of the operator. A word in capitals is a placeholder.
     pub advice: &'static str,
     /// Nodes that find it.
     found_by: FoundBy,

@@ -41,7 +41,7 @@ pub struct DeadLetterShown {
     pub document: String,
 }
 
-/// Dead letters are gone.
+/// Dead letters were deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLettersCleared {
     pub cleared: usize,

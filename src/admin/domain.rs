@@ -66,7 +66,7 @@ pub struct Domains {
 pub struct DomainReport {
     #[serde(flatten)]
     pub domain: Domain,
-    /// The DNS records to publish; none where SES was not asked.
+    /// The DNS records to publish; none if SES was not asked.
     pub dns_records: Vec<DnsRecord>,
 }
 
@@ -142,7 +142,7 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, 
              domain; leave it out",
             organisation.name
         ))),
-        // Nobody has to verify it: nothing is sent from it.
+        // Verification is not needed: nothing is sent from it.
         (_, None) if organisation.kind == OrganisationKind::Test => {
             let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
             Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })

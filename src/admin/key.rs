@@ -177,7 +177,7 @@ pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusa
     let change = admin.store.revoke_api_key(KeyId(id)).await?;
     match (entry, change) {
         (Some(entry), Change::Made) => Ok(admin.key(&entry)),
-        // Its row cannot be read. It let nobody in, and it is gone now.
+        // Its row cannot be read. It allowed no call, and it is deleted now.
         (None, Change::Made) => {
             Ok(Key { id, organisation: format!("({UNREADABLE})"), ..Key::default() })
         }

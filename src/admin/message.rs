@@ -104,7 +104,7 @@ pub struct Explained {
 pub struct Timeline {
     /// The recipient as given, or as the provider names one that the message does not.
     pub recipient: String,
-    /// Its events, oldest first; empty where nothing is known.
+    /// Its events, oldest first; empty if nothing is known.
     pub events: Vec<RecipientEvent>,
 }
 
@@ -413,8 +413,9 @@ fn one_of<T: Copy, const N: usize>(
     })
 }
 
-/// The timeline of each of the message's recipients, in their order, and then of those whom events
-/// alone name. A recipient given twice has one. An event that names nobody is everybody's.
+/// The timeline of each of the message's recipients, in their order, and then of those that only
+/// events name. A recipient given twice has one. An event without recipients belongs to all of
+/// them.
 fn timelines(recipients: &[String], events: &[Event]) -> Vec<Timeline> {
     let named = events.iter().flat_map(|event| &event.recipients);
     let mut known: Vec<String> = Vec::new();

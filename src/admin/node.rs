@@ -28,7 +28,7 @@ pub struct Node {
     pub started_at: String,
     /// Messages in its memory that are not finished.
     pub pending_messages: u64,
-    /// Its part of the pace of all nodes, from 0 to 1.
+    /// Its part of the rate of all nodes, from 0 to 1.
     pub share: f64,
     /// Its duties for all nodes, such as `webhooks`.
     pub duties: Vec<String>,

@@ -28,7 +28,7 @@ use pillarbox_store::{
     StoreError,
 };
 
-/// Organisations with counts of their own where counts are printed: those that were added first.
+/// Number of organisations with counts of their own in printed lists: those that were added first.
 /// The others are counted together, so that the number of series stays bounded.
 const MAX_ORGANISATIONS: usize = 200;
 /// Name of the others. No organisation can have it.

@@ -70,7 +70,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    // After the listener, so that the file goes while nobody can be accepted any more.
+    // After the listener, so that the file is removed when no connection can be accepted any more.
     file: SocketFile,
 }
 
@@ -109,7 +109,7 @@ impl Socket {
         let failed = |source| BindError::Directory { path: path.to_owned(), source };
         let builder = &mut DirBuilder::new();
         builder.mode(DIRECTORY_MODE).recursive(true).create(directory).map_err(failed)?;
-        // Two services that start at one time must not both find that nobody listens.
+        // Two services that start at one time must not both find that nothing listens.
         let _lock = lock(directory).await.map_err(failed)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {

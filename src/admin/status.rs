@@ -46,7 +46,7 @@ pub struct ServiceStatus {
     pub resend_address: Option<SocketAddr>,
     /// Listeners at which messages are submitted over SMTP; empty if no service runs.
     pub smtp_listeners: Vec<SmtpListener>,
-    /// The certificate that clients are shown; `None` where no service speaks TLS.
+    /// The certificate that clients are shown; `None` if no service speaks TLS.
     pub certificate: Option<Certificate>,
     pub store: StoreHealth,
     /// True if the store did not answer in time. Lost messages and events that wait are then those of
@@ -56,7 +56,7 @@ pub struct ServiceStatus {
     pub damaged: Damaged,
     /// Doubt of the clock that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
-    /// Messages that failed because their process ended, and that nobody has acknowledged.
+    /// Messages that failed because their process ended, and that no operator has acknowledged.
     pub lost_messages: Option<LostMessages>,
     /// State of sending; `None` if no service runs.
     pub sending: Option<Sending>,
@@ -160,7 +160,7 @@ pub struct Sending {
     pub max_pending_bytes: usize,
     /// Organisations whose share of the budget is used up: their new messages are refused.
     pub full_for: Vec<String>,
-    /// The pace, in recipients per second; `None` is as fast as calls return.
+    /// Rate in recipients per second; `None` if only the calls limit it.
     pub recipients_per_second: Option<f64>,
     /// Messages that a stop at this moment would lose or leave.
     pub stop_would_lose: StopLoss,
@@ -207,7 +207,7 @@ pub struct StopLoss {
     /// The ones of organisations that an operator has paused.
     #[serde(default)]
     pub waiting_for_resume: usize,
-    /// The ones for which the drain is too short at the pace, or the daily quota too small.
+    /// The ones for which the drain is too short at this rate, or the daily quota too small.
     pub beyond_pace: usize,
 }
 

@@ -86,7 +86,7 @@ pub struct Suppression {
     pub address: String,
     /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
     pub reason: String,
-    /// Since when; empty where that cannot be read.
+    /// Time of the suppression; empty if it cannot be read.
     pub since: String,
     pub message: Option<String>,
 }
@@ -108,7 +108,7 @@ pub struct ImportRow {
     /// Reason; an operator's decision if none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when; from now on where it is not given.
+    /// Time of the suppression; now if it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,7 @@ pub(super) async fn remove(
             None => false,
         };
         let outcome = match change {
-            // The operator must not take it for gone.
+            // The operator must not take it for removed.
             _ if for_all => SuppressionOutcome::StillForAll,
             Change::Made => SuppressionOutcome::Removed,
             Change::None => SuppressionOutcome::NotThere,

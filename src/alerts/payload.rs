@@ -82,8 +82,8 @@ struct CurrentData<'a> {
     conditions: Vec<ConditionData<'a>>,
 }
 
-/// Returns what is posted of an alert. `book` has the conditions that hold, and `organisation` returns
-/// the name of an organisation that exists. `None` if it is about one that is gone.
+/// Returns the body of an alert's post. `book` has the conditions that hold, and `organisation`
+/// returns the name of an organisation that exists. `None` if it is about one that was removed.
 pub(super) fn delivery(
     key: &AlertKey,
     alert: &Alert,

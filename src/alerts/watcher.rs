@@ -31,7 +31,7 @@ pub enum FoundBy {
     /// The one that suffers from it.
     #[default]
     OneNode,
-    /// Each, because it is in what they share. The one with the duty tells of it.
+    /// Each, because the finding is in what they share. The one with the duty reports it.
     EachNode,
 }
 
@@ -87,7 +87,7 @@ impl Watcher {
     /// Compares the conditions that hold now with the alerts in the book, and changes these.
     pub(super) fn look(&mut self, view: View<'_>, book: &mut Book) {
         let View { now, has_duty, .. } = view;
-        // Where the clock was set back, a minute begins anew.
+        // If the clock was set back, a minute begins anew.
         self.begun = self.begun.min(now);
         let duty_since = self.duty_since.filter(|_| has_duty).unwrap_or(now).min(now);
         self.duty_since = has_duty.then_some(duty_since);
@@ -111,7 +111,7 @@ impl Watcher {
         }
     }
 
-    /// Returns the subject of a condition; `None` if another node tells of it.
+    /// Returns the subject of a condition; `None` if another node reports it.
     fn key(&self, condition: &Observed, has_duty: bool) -> Option<AlertKey> {
         let node = match condition.found_by {
             FoundBy::OneNode => self.node.clone(),

@@ -24,7 +24,7 @@ pub trait Canceller: Debug + Send + Sync {
     fn cancel(&self, id: MessageId) -> Cancelling<'_>;
 }
 
-/// A cancellation under way. It is made all the same if nobody waits for it any more.
+/// A cancellation under way. It also completes if its caller has disconnected.
 pub type Cancelling<'a> =
     Pin<Box<dyn Future<Output = Result<CancelReach, StoreError>> + Send + 'a>>;
 

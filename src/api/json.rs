@@ -497,7 +497,7 @@ impl<'a> Parser<'a> {
         Ok(decoded)
     }
 
-    /// Reads from the first of the four digits on; two escapes where they are a surrogate pair.
+    /// Reads from the first of the four digits on; two escapes if they are a surrogate pair.
     fn unicode_escape(&mut self, escape_at: usize) -> Result<char, JsonError> {
         let text = self.text;
         let lone = || {

@@ -97,7 +97,7 @@ impl Restore {
         let format = self.connection.format();
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
         if self.check {
-            // A running service is in nobody's way: nothing is copied, and nothing is written.
+            // A running service does not matter: nothing is copied, and nothing is written.
             if let Some(own) = self.connection.own_files().await? {
                 self.refuse_own(&own)?;
             }

@@ -1,4 +1,4 @@
-//! Reaching the one who does it: the running service over its socket, or, where none runs, the
+//! Connection to the handler of calls: the running service over its socket, or, if none runs, the
 //! same handler on the data file.
 
 use std::io::{self, Write};
@@ -276,7 +276,7 @@ impl Session {
         Ok(self.show(&self.call(call).await?, people))
     }
 
-    /// The files that no command may write to; `None` if the service does not say where they are.
+    /// The files that no command may write to; `None` if the service does not report their paths.
     pub(super) async fn own_files(&self) -> Result<Option<OwnFiles>, CliError> {
         let directory = match (&self.data_dir, &self.backend) {
             (Some(directory), _) => Some(directory.clone()),

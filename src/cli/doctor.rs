@@ -115,7 +115,7 @@ impl Doctor {
     }
 }
 
-/// A client of our own, where one can be had.
+/// A client of our own, if it can be made.
 fn own(config: &Config, report: &mut Report) -> Option<Asker> {
     let options = service::ses_options(config, Credentials::aws());
     match SesClient::new(options, Clock::system()) {
@@ -129,7 +129,7 @@ fn own(config: &Config, report: &mut Report) -> Option<Asker> {
     }
 }
 
-/// Asks the endpoints that are delivered to whether they are there, from where the service is.
+/// Asks endpoints with deliveries for a sign of life, from the running service's machine.
 async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
     let mut findings = Vec::new();
     for webhook in client.call(&WebhookList { organisation: None }).await?.webhooks {
@@ -244,7 +244,7 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// Tells a person who waits how it goes.
+    /// Shows a person who waits the progress.
     fn progress(&self, text: &str) {
         if !self.json {
             // Standard error may be closed; `eprintln` would panic.

@@ -1,4 +1,4 @@
-//! `domain`: sender domains, where they stand, what to publish, and what to do.
+//! `domain`: sender domains, their state, the records to publish, and the next step.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;

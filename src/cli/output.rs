@@ -68,7 +68,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(escaped));
     }
 
-    /// The lines, or `none` where there is no row.
+    /// The lines, or `none` if there is no row.
     pub(super) fn or(self, none: &str) -> String {
         if self.rows.len() == 1 {
             return format!("{none}\n");

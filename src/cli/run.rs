@@ -177,7 +177,7 @@ impl DevArgs {
 
 impl SimulatorArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
-        // As at SES, so that a queue that nobody reads does not fill.
+        // As at SES, so that a queue without readers does not fill.
         let route = EventRoute::Destinations;
         let options = Options {
             latency: self.latency,

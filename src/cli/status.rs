@@ -141,7 +141,7 @@ fn critical_codes(status: &ServiceStatus) -> Vec<&str> {
     codes
 }
 
-/// True if lines of their own tell of a condition, with more facts.
+/// True if lines of their own report a condition, with more facts.
 fn has_lines(code: &str) -> bool {
     const OTHERS: [&str; 13] = [
         "store_refusing",

@@ -85,7 +85,7 @@ const SECTIONS: [&str; 12] = [
 ];
 const PREFIX: &str = "PILLARBOX_";
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) value: ValueKind,
@@ -239,8 +239,8 @@ fn flatten(name: &str, value: Value, leaves: &mut Leaves) {
     }
 }
 
-/// The key that was probably meant: the same key of another section (in TOML, a top-level key
-/// below a section's head belongs to that section), or one spelt much alike.
+/// The key that was probably meant: the same key of another section (in TOML, a top-level key below
+/// a section's head belongs to that section), or one with a similar name.
 fn likely_key(name: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
     KEYS.into_iter().find(|key| last(key) == last(name)).or_else(|| likely(name, KEYS))

@@ -40,7 +40,7 @@ impl Given {
         }
     }
 
-    /// The text, where it comes from the environment and so may stand for another type.
+    /// The text, if it comes from the environment and so may be another type's.
     fn variable_text(&self) -> Option<&str> {
         match self.origin {
             Origin::Variable(_) => self.text(),
@@ -110,7 +110,7 @@ pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads an address to listen on: an IP address and a port. `localhost` stands for 127.0.0.1, the
+/// Reads an address to listen on: an IP address and a port. `localhost` means 127.0.0.1, the
 /// address that clients try for it (RFC 6761, section 6.3, allows both loopback addresses). No
 /// other name is taken: its resolution could give several addresses, or none at a start.
 pub fn listen_address(text: &str) -> Option<SocketAddr> {
@@ -162,7 +162,7 @@ pub(super) fn networks(given: &Given) -> Result<Vec<IpNet>, String> {
     })
 }
 
-/// Tells whether a text is a host name (RFC 1123, section 2.1); container names have underscores
+/// Returns true if a text is a host name (RFC 1123, section 2.1); container names have underscores
 /// as well.
 fn is_host_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
@@ -204,8 +204,8 @@ pub(super) fn name(given: &Given) -> Result<String, String> {
         .ok_or_else(|| "1 to 63 letters, digits, hyphens, underscores and dots".to_owned())
 }
 
-/// A path that a file or directory can have. The replacement character stands where a variable's
-/// bytes were not UTF-8: such a path is not the one that was meant.
+/// A path that a file or directory can have. The replacement character takes the place of bytes
+/// that were not UTF-8: such a path is not the intended one.
 pub(super) fn path(given: &Given) -> Result<PathBuf, String> {
     given
         .text()

@@ -1,4 +1,4 @@
-//! One message's attempt: may it still go, what came of the call, and what follows.
+//! One message's attempt: checks before it, the call's outcome, and the next step.
 
 use std::borrow::Cow;
 use std::pin::{Pin, pin};
@@ -35,7 +35,7 @@ pub(super) const RECORD_AGAIN: Duration = Duration::from_millis(20);
 const RECORD_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 impl<P: Provider> Dispatcher<P> {
-    /// Makes a claimed message's call, and takes what came of it further.
+    /// Makes a claimed message's call, and handles its outcome.
     pub(super) async fn attempt(&self, mut claim: Claim, started: Started) {
         let attempts = claim.attempts;
         info!(target: "pillarbox::message", id = %claim.id(), attempts, "sending");
@@ -84,7 +84,7 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    /// Waits for a call, and tells other nodes of it if it takes long.
+    /// Waits for a call, and informs other nodes if it takes long.
     async fn told_of<T>(
         &self,
         id: MessageId,
@@ -483,8 +483,8 @@ pub(super) enum Hold {
 pub(super) struct Started {
     /// Time at which it was permitted.
     pub(super) at: Instant,
-    /// Count it as under way for the provider's health; `None` for a test organisation's. Gone before
-    /// `call`, whose end wakes the dispatcher.
+    /// Count it as under way for the provider's health; `None` for a test organisation's. Dropped
+    /// before `call`, whose end wakes the dispatcher.
     pub(super) marks: Option<CallMarks>,
     pub(super) call: Call,
     pub(super) envelope: Envelope<'static>,

@@ -33,8 +33,8 @@ pub struct Cancelled {
 
 impl<P: Provider> Dispatcher<P> {
     /// Cancels the selected messages. When this returns, the end of those that were queued is
-    /// durable. A message whose call is under way keeps what the call comes to, unless that would
-    /// be another attempt. If the caller stops waiting, the messages are cancelled all the same.
+    /// durable. A message whose call is under way keeps the call's outcome, unless that would be
+    /// another attempt. If the caller stops waiting, the messages are cancelled nevertheless.
     pub async fn cancel(
         self: &Arc<Self>,
         selection: &Selection,
@@ -120,7 +120,7 @@ impl<P: Provider> Dispatcher<P> {
         ended
     }
 
-    /// Gives up messages past their time for as long as it is polled.
+    /// Fails messages past their time for as long as it is polled.
     pub(super) async fn expire(self: &Arc<Self>) {
         let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
         loop {

@@ -1,5 +1,5 @@
-//! Circuit breaker: what the provider's health allows: everything (closed), one probe at a time
-//! (open), or a gradual return. `provider_health` decides which calls tell of it.
+//! Circuit breaker: permits of calls by the provider's health: all (closed), one probe at a time
+//! (open), or a gradual return. `provider_health` decides which calls are evidence.
 
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ pub struct CircuitBreaker {
     impaired_at: Option<Instant>,
     /// Time of the last evidence that it is impaired.
     failed_at: Option<Instant>,
-    /// Calls under way that were started since then. Those from before tell nothing of the time
+    /// Calls under way that were started since then. Earlier ones are no evidence about the time
     /// after, and hold up neither a probe nor the provider's return.
     calls: InFlight,
     /// Such calls that may be under way: grows from one after the provider's return.
@@ -287,7 +287,8 @@ impl CircuitBreaker {
         self.is_up() && self.window >= RETURNED
     }
 
-    /// The provider does not take messages: by the calls, or by its own word without a call.
+    /// The provider does not take messages: by the calls, or by its answer to a question without a
+    /// message.
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.state = BreakerState::Open { cause, message: message.to_owned() };
         self.impaired_at = Some(now);

@@ -92,9 +92,9 @@ impl<P: Provider> Dispatcher<P> {
         })
     }
 
-    /// Ends what is still under way, and writes the outcomes that are known, also those that another
-    /// attempt follows. Leaves everything else as it is, for the program that goes on with it. Gives
-    /// up at `end`.
+    /// Ends what is still under way, and writes the outcomes that are known, also those that
+    /// another attempt follows. Leaves everything else as it is, for the program that goes on with
+    /// it. Stops waiting at `end`.
     pub(super) async fn let_go(&self, mut attempts: JoinSet<()>, end: Instant) {
         attempts.shutdown().await;
         let unwritten =
@@ -103,7 +103,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Ends what is still under way, writes the outcomes that are known, and then records every
-    /// other message that is left as lost. Gives up at `end`.
+    /// other message that is left as lost. Stops waiting at `end`.
     pub(super) async fn abandon(&self, mut attempts: JoinSet<()>, end: Instant) {
         // An outcome that is known by now is in the store's queue, or left for this.
         attempts.shutdown().await;

@@ -43,8 +43,8 @@ impl<P: Provider> Dispatcher<P> {
         self.follow_pauses_while(&none_starts);
     }
 
-    /// As [`Dispatcher::follow_pauses`]. While no call starts, nobody else follows: what was read last
-    /// is what the queue has.
+    /// As [`Dispatcher::follow_pauses`]. While no call starts, no other task follows: the queue has
+    /// the state that was read last.
     pub(super) fn follow_pauses_while(&self, _none_starts: &MutexGuard<'_, ()>) {
         let paused: HashSet<_> = self.store.pauses().into_iter().map(|(id, _)| id).collect();
         self.queue.set_paused(paused);

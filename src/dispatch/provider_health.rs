@@ -1,6 +1,6 @@
-//! Health of the provider as the calls show it: for everybody, and for single organisations.
+//! Health of the provider as the calls show it: for all, and for single organisations.
 //!
-//! What a message contains can leave its call without an answer. So such calls of one organisation
+//! The content of a message can leave its call without an answer. So such calls of one organisation
 //! hold up that organisation alone, until those of others fail as well. Knows no queue.
 //!
 //! What holds up messages ([`ProviderHealth::state`], [`ProviderHealth::permit_of`]) and what is
@@ -27,7 +27,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// be reached. One that is lost on its way means nothing.
 const SILENT_AFTER: u32 = 2;
 
-/// A circuit breaker for everybody, and one for each organisation that is held up by itself.
+/// A circuit breaker for all, and one for each organisation that is held up by itself.
 #[derive(Debug)]
 pub(super) struct ProviderHealth {
     everybody: CircuitBreaker,
@@ -197,7 +197,7 @@ impl ProviderHealth {
         Reported { state: BreakerState::Closed, since: None }
     }
 
-    /// Returns true if an answer to a question without a message could tell something new.
+    /// Returns true if an answer to a question without a message could change the state.
     pub(super) fn is_doubted(&self) -> bool {
         !self.everybody.is_up() || self.run.doubted_since.is_some()
     }
@@ -276,7 +276,7 @@ impl ProviderHealth {
     }
 
     /// Counts a call that starts as under way, until the marks are dropped. A probe of a single
-    /// organisation holds up nobody else's call, unless everybody waits for a probe.
+    /// organisation holds up no other organisation's call, unless all wait for a probe.
     pub(super) fn call(&self, organisation: OrganisationId) -> CallMarks {
         let single = self.limiting(organisation).map(CircuitBreaker::call);
         let is_for_everybody = single.is_none() || !self.everybody.is_up();
@@ -311,7 +311,7 @@ impl ProviderHealth {
         is_limited.then_some(organisation).into_iter().collect()
     }
 
-    /// The provider does not take messages, by its own word without a call.
+    /// The provider does not take messages, by its answer to a question without a message.
     pub(super) fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.everybody.impair(cause, message, now);
     }
@@ -605,7 +605,7 @@ mod tests {
         calls.make(B, &Signal::Failing { cause: Cause::AccountPaused, message: "no" }, 1);
         assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::Now);
         drop(probe);
-        // Now everybody waits, and its probe is everybody's.
+        // Now all organisations wait, and its probe is for all.
         let _probe = calls.0.call(A);
         assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::AfterACall);
     }

@@ -18,8 +18,8 @@ use pillarbox_ses::SesClient;
 use pillarbox_ses::account::{Account, EnforcementStatus, Sending};
 use pillarbox_ses::error::CallError;
 
-/// The rate where SES does not tell one and none is configured: what a new account outside of the
-/// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
+/// The rate if SES returns none and none is configured: that of a new account outside of the
+/// sandbox (SES Developer Guide, "Managing your Amazon SES sending limits").
 pub const SAFE_RATE: f64 = 14.0;
 
 /// Recipients per second from which on a rate is none: SES has no word for that, and the simulator
@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_mins(2);
 /// Interval after a question without an answer, or while calls say that the provider takes no
 /// messages.
 const INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(30);
-/// Time from the call that says so to the question. A moment's outage is over by then.
+/// Time from the call that shows it to the question. A short outage is over by then.
 const DOUBT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Interval while there are no credentials, or AWS refuses them.
@@ -311,7 +311,7 @@ fn evidence_if(holds: bool) -> Evidence {
     if holds { Evidence::For } else { Evidence::Against }
 }
 
-/// Tells what an answer says of the credentials, if that is news.
+/// Logs the state of the credentials after an answer, if it is new.
 fn note(
     dispatcher: &Dispatcher<Providers>,
     check: &watch::Sender<AccountCheck>,

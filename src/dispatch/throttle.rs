@@ -20,7 +20,7 @@ pub(super) struct Throttle {
     quota: Option<DailyQuota>,
     /// Recipients of the calls under way.
     under_way: f64,
-    /// Limit of the pace of all nodes together.
+    /// Limit of the rate of all nodes together.
     pub(super) rate: Rate,
     /// This node's part of it, from 0 to 1.
     pub(super) share: f64,
@@ -47,7 +47,7 @@ impl Throttle {
         }
     }
 
-    /// Limits the pace to this node's part of it.
+    /// Limits the rate to this node's part of it.
     pub(super) fn limit_pace(&mut self, now: Instant) {
         let Rate::PerSecond(all) = self.rate else {
             return self.bucket.set_limit(self.rate, now);

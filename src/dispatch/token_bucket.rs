@@ -1,4 +1,4 @@
-//! The pace of sending: a token bucket in recipients per second, because SES counts recipients.
+//! Rate of sending: a token bucket in recipients per second, because SES counts recipients.
 //!
 //! A message with more recipients than the bucket holds goes into debt, so it never starves. The
 //! rate is cut when the provider throttles and climbs back by steps (additive increase,
@@ -38,7 +38,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Recipients per second; `None` where there is no limit.
+    /// Recipients per second; `None` if there is no limit.
     pub const fn limit(self) -> Option<f64> {
         match self {
             Self::Unlimited => None,
@@ -75,7 +75,7 @@ impl TokenBucket {
         }
     }
 
-    /// The rate where nothing is throttled.
+    /// The rate without throttling.
     pub fn limit(&self) -> Rate {
         self.limit
     }
@@ -177,7 +177,7 @@ fn full(rate: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sends messages of these sizes as fast as the pace allows, and returns how long it took.
+    /// Sends messages of these sizes as fast as the rate allows, and returns how long it took.
     fn send_all(
         pace: &mut TokenBucket,
         start: Instant,

@@ -243,7 +243,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-    /// A queue that never ends: every receive brings one long document that nobody can read.
+    /// A queue that never ends: every receive brings one long document that cannot be read.
     #[derive(Default)]
     struct Endless {
         received: AtomicUsize,
@@ -326,7 +326,7 @@ mod tests {
         until(|| endless.counts().1 >= 3).await;
         fail();
         until(|| store.health() == Health::Refusing).await;
-        // What is under way comes to rest: one batch that is held, and no receive.
+        // The rounds under way come to rest: one batch that is held, and no receive.
         sleep(Duration::from_millis(100)).await;
         let (received, deleted) = endless.counts();
         sleep(Duration::from_millis(500)).await;

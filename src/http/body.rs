@@ -293,7 +293,7 @@ impl Pace {
 /// Budget of the responses that clients have not read. Clones share it.
 ///
 /// A body's bytes are given back once the last of them is written to the socket, or the connection
-/// is gone.
+/// has ended.
 #[derive(Debug, Clone)]
 pub struct Responses<K>(Budget<K>);
 

@@ -277,7 +277,7 @@ impl Inner {
         }
     }
 
-    /// Tells one of an address's connections to end; returns false if none can.
+    /// Asks one of an address's connections to end; returns false if none can.
     fn make_room_of_address(
         &self,
         open: &mut Open,
@@ -293,7 +293,7 @@ impl Inner {
         first.is_some_and(|number| self.tell(open, number, now))
     }
 
-    /// Tells one connection to end; returns false if none can.
+    /// Asks one connection to end; returns false if none can.
     fn make_room(&self, open: &mut Open, now: Duration) -> bool {
         loop {
             while let Some(number) = open.chosen.pop_front() {

@@ -94,7 +94,7 @@ impl DrainSignal {
     /// Ends once the drain is at another step than `phase`.
     pub async fn left(&mut self, phase: DrainPhase) {
         if self.phase.wait_for(|now| *now != phase).await.is_err() {
-            // The driver is gone, so no further step follows.
+            // The driver was dropped, so no further step follows.
             future::pending::<()>().await;
         }
     }
@@ -105,7 +105,7 @@ impl DrainSignal {
             self.phase.wait_for(|phase| matches!(phase, DrainPhase::Stopped { .. })).await;
         match stopped.map(|phase| *phase) {
             Ok(DrainPhase::Stopped { deadline }) => deadline,
-            // The driver is gone, so nothing else could stop the server.
+            // The driver was dropped, so nothing else could stop the server.
             Ok(DrainPhase::Serving | DrainPhase::Holding | DrainPhase::Closing) | Err(_) => {
                 future::pending().await
             }

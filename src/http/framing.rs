@@ -35,7 +35,7 @@ pub(super) struct Progress {
     body_left: AtomicU64,
     /// The connection's place among the client connections, if it is one.
     client: Option<Arc<ClientConnection>>,
-    /// Bytes that went to the socket below TLS, if that tells more than the writes do.
+    /// Bytes that went to the socket below TLS, if that is more exact than the writes are.
     written: Option<Arc<AtomicU64>>,
 }
 
@@ -84,7 +84,7 @@ enum Place {
 pub(super) enum End {
     /// The client ended its side.
     ByClient,
-    /// Nothing came for too long; there is nobody to answer.
+    /// No byte came for too long; no response is possible.
     Idle,
     /// A request was refused and is still to be answered.
     Refused(Rejection),
@@ -105,7 +105,7 @@ pub(super) struct FramingGuard<I> {
     is_end_told: bool,
     read_deadline: Deadline,
     write_deadline: Deadline,
-    /// Bytes that had gone to the socket when the write's deadline began.
+    /// Bytes that had gone to the socket at the beginning of the write's deadline.
     written_then: u64,
     write_side: WriteSide,
     head_limits: HeadLimits,
@@ -239,7 +239,7 @@ impl<I> FramingGuard<I> {
     /// Takes the bytes just read to the end of `buf`, and leaves those there that may pass.
     fn take_in(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         if self.held.is_empty() {
-            // The common case: whole requests, which stay where they were read to.
+            // The common case: whole requests, which stay in the buffer.
             let passed = self.admit(&buf.filled()[before..]);
             self.hold(&buf.filled()[before + passed..]);
             buf.set_filled(before + passed);

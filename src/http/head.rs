@@ -21,7 +21,7 @@ const FIELD_BYTES: usize = 32;
 /// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A body of so many bytes; zero where there is none.
+    /// A body of so many bytes; zero if there is none.
     Length(u64),
     /// A body in chunks.
     Chunked,

@@ -189,7 +189,7 @@ impl Tasks {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
         let mut tasks = self.lock();
-        // Those that have ended are nobody's concern any more.
+        // Streams that have ended do not count any more.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(future);
     }

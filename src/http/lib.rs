@@ -79,13 +79,13 @@ pub const LINGER_FOR_ROOM: Linger = Linger {
 
 /// Service that answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
-    /// A response's body: whole, or one that goes on for as long as there is something to tell.
+    /// A response's body: whole, or one that goes on as long as there are updates.
     type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
 
     /// Answers a request of a connection. The response gets its `X-Request-Id` afterwards.
     ///
-    /// The call is dropped where the connection breaks: what must happen all the same must not
-    /// depend on it.
+    /// The call is dropped if the connection breaks: an action that must complete must not depend
+    /// on it.
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -93,7 +93,7 @@ pub trait Handler: Send + Sync + 'static {
         connection: &Connection,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// Learns of a request that was refused before it came to the handler, or in its stead.
+    /// Receives a request that was refused before it came to the handler, or in its place.
     fn refused(&self, _rejection: &Rejection) {}
 
     /// Writes the answer to such a request.
@@ -147,7 +147,7 @@ impl Listener for TcpListener {
         // Small responses must not wait for the client's acknowledgements. If it cannot be set, the
         // connection is gone already.
         let _ = stream.set_nodelay(true);
-        // Where it cannot be set, a slow reader may be taken for one that does not read.
+        // If it cannot be set, a slow reader may be taken for one that does not read.
         let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Ok(stream)
     }
@@ -359,8 +359,7 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
             http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }
-    // Beyond that, and where it would take a handshake first, closing at once is all that there is
-    // room for.
+    // Beyond that, and if a handshake would come first, the connection is closed at once.
 }
 
 /// Serves a connection until it is closed, once its handshake is done.

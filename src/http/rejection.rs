@@ -29,14 +29,14 @@ const RETRY_SOON_SECONDS: u64 = 5;
 /// Reason why a request is refused before its content is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// The bytes are no HTTP request that can be trusted to end where it seems to.
+    /// The bytes are no HTTP request whose end can be trusted.
     BadRequest {
         /// The problem, as a part of a sentence for the client.
         reason: &'static str,
     },
     /// The key is missing, malformed, unknown or revoked; the response does not say which.
     Unauthorized,
-    /// The `Host` header names a host that somebody else's page could have pointed here.
+    /// The `Host` header names a host that a foreign page could have pointed here.
     ForeignHost,
     /// Nothing there that the client may see.
     NotFound,

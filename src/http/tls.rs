@@ -1,6 +1,6 @@
-//! TLS on the listeners of clients: certificates, handshakes, and which protocol a client speaks then.
+//! TLS on the listeners of clients: certificates, handshakes, and the protocol of a client.
 //!
-//! HTTP/2 where the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
+//! HTTP/2 if the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
 //! of its own. Knows nothing of requests.
 
 use std::fs;
@@ -41,7 +41,7 @@ pub struct TlsFiles {
 /// Reason why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate's file is no good.
+    /// The certificate's file is not usable.
     #[error("the certificate {} cannot be used: {reason}", path.display())]
     Certificate {
         /// Path of the file.

@@ -207,7 +207,7 @@ impl Intake {
         Ok(told)
     }
 
-    /// Tells new messages from replays, and from repeats in the batch itself.
+    /// Separates new messages from replays, and from repeats in the batch itself.
     async fn find_replays(
         &self,
         organisation: OrganisationId,

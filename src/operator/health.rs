@@ -37,8 +37,7 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
     response(status, TEXT, Full::from(text))
 }
 
-/// Tells whether requests can be accepted durably and this instance's set-up lets it send them, with
-/// every condition that is seen.
+/// Response with the readiness, and with every condition that holds.
 pub(super) fn readiness(snapshot: &Snapshot) -> Response<Full<Bytes>> {
     // Includes conditions that do not end readiness: the reader must not conclude that all is well.
     let reasons = conditions::immediate(snapshot);

@@ -1,7 +1,7 @@
 //! Access to the operators' page: it takes a key of this process alone, and a request that cannot
-//! come from somebody else's page.
+//! come from a foreign page.
 //!
-//! The key travels in the page's address behind `#`, which browsers send to nobody, and then in a
+//! The key travels in the page's address behind `#`, which browsers do not send, and then in a
 //! header of the page's own requests. A cookie would go to every other server on the same host, on
 //! every port (RFC 6265 section 8.5).
 

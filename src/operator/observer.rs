@@ -39,7 +39,7 @@ use pillarbox_store::{DrainOrder, NodeLoad, SeenFrom};
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait of an operator for new answers of the store.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Snapshots without a message after which other nodes may have this one's part of the pace.
+/// Snapshots without a message after which other nodes may have this one's part of the rate.
 const IDLE_LOOKS: usize = 10;
 
 /// Maker of snapshots of the running service.
@@ -68,7 +68,7 @@ impl Observer {
         let _ = self.parts.catcher.set(catcher);
     }
 
-    /// Makes a snapshot a second for as long as it is polled, and tells those who watch.
+    /// Makes a snapshot a second for as long as it is polled, and publishes it to its watchers.
     pub(super) async fn run(self: Arc<Self>, told: watch::Sender<LiveUpdate>) {
         let parts = &self.parts;
         let mut ticks = interval(PERIOD);
@@ -285,7 +285,7 @@ fn faults_of(task: Task) -> TaskFaults {
     TaskFaults { task: task.name(), count, is_recent }
 }
 
-/// Need of this node for the pace that all nodes share.
+/// Need of this node for the rate that all nodes share.
 struct Demand {
     /// Snapshots since the last message.
     idle_looks: usize,
@@ -293,7 +293,7 @@ struct Demand {
 
 impl Demand {
     /// Takes in what is pending now, and whether messages were accepted since the last update.
-    /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
+    /// Returns the number of organisations that wait for the rate; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
         let is_busy = accepted || pending.open_messages > 0;

@@ -218,7 +218,7 @@ impl Operator {
         })
     }
 
-    /// Returns true if the request brings the page's key, or is of somebody who is signed in.
+    /// Returns true if the request brings the page's key, or is from a person who is signed in.
     fn is_opened(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> bool {
         self.key.opens(headers)
             || self.sign_in.opens(headers, peer, self.observer.parts.clock.now())
@@ -349,7 +349,7 @@ fn cursor(uri: &Uri) -> Option<SuppressionCursor> {
     Some(SuppressionCursor { organisation, address })
 }
 
-/// A parameter's value; nothing where it is absent or empty.
+/// A parameter's value; `None` if it is absent or empty.
 fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = form_urlencoded::parse(uri.query()?.as_bytes());
     let mut values = pairs.filter(|(key, _)| key == name).map(|(_, value)| value.trim().to_owned());

@@ -1,7 +1,7 @@
 //! Claims: messages that are taken out of the queue, and the calls that are made for them.
 //!
-//! A claim owns its message until it ends it or puts it back. If a claim is dropped before, be it that
-//! its task panicked or that nobody polls its future any more, the message waits again.
+//! A claim owns its message until it ends it or puts it back. If a claim is dropped before, because
+//! its task panicked or its future is not polled any more, the message waits again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Claim {
         self.give_back(|entries, id| entries.put_back(id, due, acceptance))
     }
 
-    /// Puts the message back to where it was before its first call, as [`Claim::put_back`] does.
+    /// Puts the message back to its state before its first call, as [`Claim::put_back`] does.
     pub fn put_back_as_new(self) -> Option<(Self, Transition)> {
         self.keep(self.state_without_call(), self.message.accepted_at);
         self.give_back(Entries::put_back_as_new)

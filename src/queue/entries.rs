@@ -428,7 +428,7 @@ impl Entries {
                 Place::Waiting if self.queue.is_paused(organisation) => {
                     forecaster.forecast.paused += 1;
                 }
-                // Neither the provider nor the pace holds it up.
+                // The message waits for neither the provider nor the rate.
                 _ if entry.kind == OrganisationKind::Test => {}
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting if any_held && is_held() => forecaster.forecast.domain += 1,

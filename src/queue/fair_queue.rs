@@ -336,8 +336,8 @@ impl FairQueue {
         }
     }
 
-    /// Puts an organisation where its first message belongs: among the asleep, until the next check
-    /// wakes those that are due.
+    /// Puts an organisation into the position of its first message: among the asleep, until the
+    /// next check wakes those that are due.
     fn rank(&mut self, organisation: OrganisationId) {
         let kind = self.kind(organisation);
         let Some(queue) = self.queues.get_mut(&organisation) else { return };

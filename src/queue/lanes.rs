@@ -4,7 +4,7 @@
 //! its priority has no message for goes to the other one, and is not saved up.
 //!
 //! A domain that the provider does not take for now holds up its own lane and nothing else: its
-//! messages stay where they are and cost nothing until one of them may try the domain again.
+//! messages stay in place and cost nothing until one of them may try the domain again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -291,7 +291,7 @@ impl Lanes {
         self.change(domain, |lane| lane.gate = newest.map_or(Gate::Open, reopened));
     }
 
-    /// A message that was taken out came back or is gone, without a result for its domain.
+    /// A message that was taken out came back or has ended, without a result for its domain.
     pub(super) fn returned(&mut self, domain: DomainHash, id: MessageId) {
         let Some(lane) = self.by_domain.get(&domain) else { return };
         if let Gate::Trying(trying, until) = lane.gate

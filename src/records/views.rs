@@ -1,7 +1,7 @@
-//! Views of messages and their events: what API clients and operators read, as JSON has it.
+//! Views of messages and their events: the JSON for API clients and operators.
 //!
-//! The one place where the names of these fields are written down. Knows neither who asks nor how
-//! the answer travels.
+//! The one place where the names of these fields are written down. Knows neither the caller nor the
+//! transport.
 
 use std::collections::BTreeMap;
 

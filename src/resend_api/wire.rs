@@ -201,7 +201,7 @@ fn refuse(name: &str, value: &Json<'_>) -> Result<(), FieldError> {
     }
 }
 
-/// Returns true for a header that says once more where replies go: some frameworks send both.
+/// Returns true for a header that repeats the reply address: some frameworks send both.
 fn repeats((name, value): (&str, &str), reply_to: &[&str]) -> bool {
     if !name.eq_ignore_ascii_case("Reply-To") || reply_to.is_empty() {
         return false;

@@ -76,7 +76,7 @@ pub(super) fn process_events(
 /// Delivery to endpoints.
 #[derive(Debug)]
 pub(super) struct Delivering {
-    /// It stops once this is gone.
+    /// It stops once this is dropped.
     go_on: Option<watch::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -123,7 +123,7 @@ async fn deliver_by_turns(
     }
 }
 
-/// Ends once the sender is gone.
+/// Ends once the sender is dropped.
 async fn dropped(mut sender: watch::Receiver<()>) {
     while sender.changed().await.is_ok() {}
 }
@@ -227,7 +227,7 @@ pub(super) fn upkeep(
     (tasks, history)
 }
 
-/// Tells operators of what happens, if they have a receiver.
+/// Sends alerts to operators, if they have a receiver.
 pub(super) fn alert(
     tasks: &mut JoinSet<()>,
     config: &Config,

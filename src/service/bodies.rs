@@ -150,7 +150,7 @@ impl RefusedArena {
     }
 }
 
-/// Gives up arenas that are not wanted, once nothing can fail any more; returns the others.
+/// Releases arenas that are not wanted, once nothing can fail any more; returns the others.
 pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> {
     let (unwanted, others): (Vec<_>, Vec<_>) =
         refused.into_iter().partition(|one| one.why == Unused::NotWanted);
@@ -170,7 +170,7 @@ pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> 
     others
 }
 
-/// Gives up all bodies that the service manager has kept.
+/// Releases all bodies that the service manager has kept.
 pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
     let what = "the service manager cannot be reached to drop the bodies (--drop-bodies), so it still \
                 keeps them; start the service again by its unit";

@@ -46,7 +46,7 @@ const EVENTS_AT_ONCE: usize = 100;
 const DOMAIN: &str = "example.com";
 /// The administration socket's name in the data directory.
 const SOCKET: &str = "admin.sock";
-/// The port where applications submit over SMTP, if nothing else is said.
+/// Default port for SMTP submission.
 const SMTP_PORT: u16 = 8587;
 /// The port of the API in Resend's shape, if nothing else is said.
 const RESEND_PORT: u16 = 8028;
@@ -66,7 +66,8 @@ const EVENT_DESTINATION: &str = r#"{
 /// The simulator's own key pair; it opens nothing else.
 const ACCESS_KEY: &str = "simulator";
 
-/// Page for a browser that opens the clients' address. `{page}` stands for the operators' page.
+/// Page for a browser that opens the clients' address. `{page}` is the place of the operators'
+/// page.
 const WELCOME: &str = include_str!("welcome.html");
 
 /// Options of the command line.
@@ -78,7 +79,7 @@ pub struct DevOptions {
     pub operator_listen: Option<SocketAddr>,
     /// Directory of the data; a temporary one if it is not given.
     pub data_dir: Option<PathBuf>,
-    /// The API key to use; a new one where it is not given.
+    /// The API key to use; a new one if it is not given.
     pub api_key: Option<ApiKey>,
     /// An endpoint that receives every event.
     pub webhook: Option<WebhookUrl>,
@@ -90,7 +91,7 @@ pub struct DevOptions {
     pub config: Config,
 }
 
-/// Returns what `dev --check` tells: what it needs is checked already.
+/// Returns the facts that `dev --check` prints, which the caller checks.
 pub fn check_dev(options: &DevOptions) -> ProgramCheck {
     ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -205,7 +206,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     } else {
         Ended::Stopped(stop(service, signals, || drop(temporary)).await)
     };
-    // The service is gone, and nobody else waits for an answer of the simulator.
+    // The service has stopped, and it was the only client of the simulator.
     drop(simulator);
     Ok(ended)
 }
@@ -222,7 +223,7 @@ async fn log_events(store: &Store) {
         loop {
             let now = Clock::system().now();
             let page = store.feed(organisation.id, after, types, EVENTS_AT_ONCE, now).await;
-            // What cannot be read is logged where it is read, and is still there the next time.
+            // A read error is logged by the reader, and the event is still there the next time.
             let Ok(FeedPage { entries, next }) = page else { break };
             entries.iter().for_each(log_event);
             after = next;
@@ -280,7 +281,7 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     config.resend_listen = config.resend_listen.or_else(|| Some(free_address(RESEND_PORT)));
     let wanted = config.max_connections;
     if wanted == Config::default().max_connections {
-        // Nobody has asked for so many, and a trial needs less.
+        // No caller needs so many, and a trial needs less.
         let in_flight = config.sending.max_in_flight;
         config.max_connections = listeners::quiet_room_for_clients(wanted, in_flight);
     }

@@ -96,9 +96,9 @@ impl HandedBodies {
         }
     }
 
-    /// Ends a start that failed by `error`: tells the service manager, waits, and returns the exit
-    /// code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`]; a signal
-    /// ends it.
+    /// Ends a start that failed by `error`: informs the service manager, waits, and returns the
+    /// exit code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`];
+    /// a signal ends it.
     pub fn failed(&self, error: &str) -> u8 {
         let failures = count_failure();
         let wait = wait_after(failures);

@@ -30,7 +30,7 @@ pub enum Kept {
     ByNobody(NotKept),
 }
 
-/// Reason why nobody keeps the memory.
+/// Reason why the memory is not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotKept {
     /// No service manager started this process.

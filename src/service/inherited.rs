@@ -23,9 +23,9 @@ pub(super) const CLIENTS: &str = "clients";
 /// Other names of the clients' socket: of one without a name, and the unit's own, which systemd takes
 /// if there is no `FileDescriptorName=`.
 const ALSO_CLIENTS: [&str; 3] = ["", "unknown", "pillarbox.socket"];
-/// Name of the socket where SMTP sessions begin in plain text.
+/// Name of the socket at which SMTP sessions begin in plain text.
 pub(super) const SMTP: &str = "smtp";
-/// Name of the socket where SMTP sessions begin with TLS.
+/// Name of the socket at which SMTP sessions begin with TLS.
 pub(super) const SMTPS: &str = "smtps";
 /// Name of the socket of the API in Resend's shape.
 pub(super) const RESEND: &str = "resend";
@@ -37,7 +37,7 @@ pub(super) const PROBE: &str = "probe";
 pub(super) const OPERATORS: &str = "operators";
 /// Name of the temporary data directory of `dev`.
 pub(super) const DIRECTORY: &str = "directory";
-/// Name of anything that tells the program to stop at once.
+/// Name of the descriptor whose presence stops the program at once.
 pub(super) const STOP: &str = "stop";
 /// Begins the name of the administration socket.
 const ADMIN: &str = "admin";
@@ -49,11 +49,11 @@ const NAMES: &str = "LISTEN_FDNAMES";
 /// Descriptors that were handed over.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// A supervisor's socket where clients send and read.
+    /// A supervisor's socket of the API.
     pub clients: Option<TcpListener>,
-    /// A supervisor's socket where SMTP sessions begin in plain text.
+    /// A supervisor's socket at which SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
-    /// A supervisor's socket where SMTP sessions begin with TLS.
+    /// A supervisor's socket at which SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
     /// A supervisor's socket of the API in Resend's shape.
     pub resend: Option<TcpListener>,
@@ -86,11 +86,11 @@ pub enum ArenaKeeper {
 /// Descriptors that the program before in this process had opened itself.
 #[derive(Debug, Default)]
 pub struct OwnDescriptors {
-    /// Socket where clients send and read.
+    /// Socket of the API.
     pub clients: Option<TcpListener>,
-    /// Socket where SMTP sessions begin in plain text.
+    /// Socket at which SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
-    /// Socket where SMTP sessions begin with TLS.
+    /// Socket at which SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
     /// Socket of the API in Resend's shape.
     pub resend: Option<TcpListener>,
@@ -280,7 +280,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// Returns the remedy for a second one, at which nobody would ever answer.
+    /// Returns the remedy for a second one, at which nothing would answer.
     fn advice(self) -> &'static str {
         match self {
             Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",

@@ -108,7 +108,8 @@ impl SmtpListener {
 }
 
 impl Listeners {
-    /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
+    /// Binds them all; those of clients come from `inherited` if a supervisor has handed sockets
+    /// over.
     pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
         let own = inherited.own;
@@ -178,8 +179,8 @@ async fn bind_or_take(
     Ok((socket, address))
 }
 
-/// The same, if there is an address or a supervisor's socket. `own` stands for the address, if it is
-/// that address's.
+/// The same, if there is an address or a supervisor's socket. `own` takes the place of the address,
+/// if it is bound to it.
 async fn bind_optional(
     listener: ListenerName,
     address: Option<SocketAddr>,
@@ -334,7 +335,7 @@ pub(super) fn quiet_room_for_clients(wanted: usize, max_in_flight: usize) -> usi
 fn raise_limit_of_open_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Where it cannot be raised, it is as it was.
+    // If it cannot be raised, it stays unchanged.
     let current =
         if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)

@@ -36,7 +36,7 @@ pub enum Ended {
 }
 
 /// Runs the service until SIGTERM or SIGINT, then drains it; or until a restart is asked for.
-/// SIGHUP has the configuration read again by `load`; where that fails, everything stays as it was.
+/// SIGHUP has the configuration read again by `load`; if that fails, everything stays unchanged.
 pub async fn serve(
     config: Config,
     inherited: Inherited,

@@ -248,7 +248,8 @@ pub(super) async fn store_key_use(store: Store) {
     }
 }
 
-/// Saves what the store holds if its file is not in its place; the log says where, or what is lost.
+/// Saves what the store holds if its file is not in its place; the log has the path, or what is
+/// lost.
 pub(super) async fn save_lost_file(store: &Store, clock: &Clock) {
     match store.save_lost_file(clock.now()).await {
         Ok(None) => {}

@@ -20,7 +20,7 @@ const ESCAPED_IN_PATH: &AsciiSet =
 pub struct Account {
     /// The most recipients in a second; finite and above 0.
     pub max_send_rate: f64,
-    /// The most recipients in 24 hours; `None` where SES sets no limit.
+    /// The most recipients in 24 hours; `None` if SES sets no limit.
     pub max_24_hour_send: Option<f64>,
     /// The recipients sent to in the last 24 hours.
     pub sent_last_24_hours: f64,
@@ -193,8 +193,8 @@ impl SesClient {
         })
     }
 
-    /// Returns who makes the calls. It needs no permission, so it tells whether credentials are
-    /// any good.
+    /// Returns the identity of the caller. It needs no permission, so it shows whether credentials
+    /// work.
     pub async fn caller(&self) -> Result<Caller, CallError> {
         self.query(STS, None, "GetCallerIdentity", &[], |root| {
             Some(Caller { account: text(root, "Account")?, arn: text(root, "Arn")? })

@@ -96,7 +96,7 @@ impl SesClient {
     }
 
     /// Calls `action` of a service in `region`, the client's own if none is named. `read` takes
-    /// what it needs from the answer's root, and gives `None` where it is not there.
+    /// what it needs from the answer's root, and returns `None` if it is missing.
     pub(super) async fn query<T>(
         &self,
         service: Service,
@@ -172,7 +172,7 @@ pub(super) fn accepted(reply: &Reply) -> Result<(), CallError> {
 pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     accepted(reply)?;
     let body = reply.body.as_ref().map_err(|error| CallError::Unreadable(error.clone()))?;
-    // The parser's own message may repeat what it read; where it stopped is enough.
+    // The parser's own message may repeat what it read; its position is enough.
     serde_json::from_slice(body).map_err(|error| {
         CallError::Unreadable(format!("line {}, column {}", error.line(), error.column()))
     })

@@ -1,10 +1,10 @@
-//! AWS credentials: found as every AWS tool finds them, kept while they are good, renewed early.
+//! AWS credentials: found as every AWS tool finds them, kept while they are valid, renewed early.
 //!
 //! Knows nothing of the calls that they sign. No secret shows in a `Debug` or an error.
 //!
 //! The chain is environment, shared profile (with roles to assume and `credential_process`), web
 //! identity, container and instance metadata v2. A profile's `sso_…` and `login_session` are not
-//! supported: a service has nobody to log in.
+//! supported: no person can log in at a service.
 
 use std::fmt;
 use std::pin::Pin;
@@ -106,7 +106,7 @@ enum Loader {
 /// Result of one load; all who ask meanwhile wait for it.
 #[derive(Debug, Default)]
 struct Slot {
-    /// The credentials before: still good for a while where a renewal fails.
+    /// The credentials before: still valid for a while if a renewal fails.
     previous: Option<Keys>,
     loaded: OnceCell<Loaded>,
 }
@@ -226,7 +226,7 @@ impl CredentialCache {
 
 fn renewal(credentials: &Keys, now: Timestamp) -> Option<Timestamp> {
     let expiry = Timestamp::from(credentials.expiry()?);
-    // Without randomness there is no jitter, which harms nobody.
+    // Without randomness there is no jitter, which does no harm.
     let draw = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
     let due = expiry.minus(RENEW_BEFORE_EXPIRY).minus(RENEWAL_JITTER.mul_f64(draw));
     Some(due.max(now.plus(LEAST_RENEWAL_INTERVAL)))
@@ -311,8 +311,8 @@ impl HttpClient for Connector {
         settings: &HttpConnectorSettings,
         _: &RuntimeComponents,
     ) -> SharedHttpConnector {
-        // One limit stands for both: a provider that allows a second to connect and one to answer
-        // (instance metadata) waits two at most where nothing is there.
+        // One limit serves for both: a provider that allows a second to connect and one to answer
+        // (instance metadata) waits two at most if nothing is there.
         let timeout = match (settings.connect_timeout(), settings.read_timeout()) {
             (Some(connect), Some(read)) => connect + read,
             (Some(limit), None) | (None, Some(limit)) => limit.max(DEFAULT_TIMEOUT),

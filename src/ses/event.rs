@@ -21,7 +21,7 @@ const MAX_ENVELOPES: usize = 3;
 const TOPIC_GREETING: &str = "Successfully validated SNS topic for Amazon SES";
 /// The longest message id that is believed; SES's own have about 60 characters.
 const MAX_ID_CHARS: usize = 200;
-/// SES's word where it cannot tell, and ours where it does not.
+/// SES's own word for unknown, and ours if SES gives no type.
 const UNDETERMINED: &str = "Undetermined";
 
 /// A document of the provider.
@@ -38,7 +38,7 @@ pub enum Document {
 pub struct ProviderEvent {
     /// Our own id for the message.
     pub message: MessageTag,
-    /// The organisation's name, where the message carried it as a tag.
+    /// The organisation's name, if the message carried it as a tag.
     pub organisation: Option<String>,
     /// SES's id for the message.
     pub ses_message_id: String,
@@ -144,7 +144,7 @@ fn open(text: &str) -> Result<Opened, Unreadable> {
 
 fn json(text: &str) -> Result<Value, Unreadable> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
-        // The parser's own message may repeat what it read; where it stopped is enough.
+        // The parser's own message may repeat what it read; its position is enough.
         let (line, column) = (error.line(), error.column());
         Unreadable::new(format!("it is not JSON at line {line}, column {column}"))
     })?;
@@ -287,7 +287,7 @@ fn read_report(
     mail: &Mail<'_>,
     accepted_at: Timestamp,
 ) -> Result<EventKind, Unreadable> {
-    // Where SES gives an event no time of its own, the message's counts.
+    // If SES gives an event no time of its own, the message's counts.
     let at = |time: Option<&str>| time.map_or(Ok(accepted_at), |time| instant(time, "timestamp"));
     let (occurred_at, recipients, detail) = match report {
         ReportType::Send => return Ok(EventKind::Send),
@@ -376,7 +376,7 @@ fn instant(text: &str, what: &str) -> Result<Timestamp, Unreadable> {
         .map_err(|_| Unreadable::new(format!("`{what}` is not a time")))
 }
 
-/// A text of the provider's for a record, cut where it is longer than any real one.
+/// A text of the provider's for a record, cut if it is longer than any real one.
 fn bounded(text: &str) -> String {
     const MAX_BYTES: usize = 2_048;
     text[..text.floor_char_boundary(MAX_BYTES)].to_owned()

@@ -25,7 +25,7 @@ pub struct Identity {
     /// The reason why the last check failed, in SES's word, such as `HOST_NOT_FOUND`.
     pub reason: Option<String>,
     /// The Easy DKIM tokens: each is a CNAME `<token>._domainkey.<domain>` that points to
-    /// `<token>.<zone>`. None where the account brings its own key.
+    /// `<token>.<zone>`. Empty if the account brings its own key.
     pub dkim_tokens: Vec<String>,
     /// The zone that they point into; some regions have their own.
     pub dkim_zone: String,
@@ -63,7 +63,7 @@ pub enum SetupStatus {
     Pending,
     /// It found the records.
     Success,
-    /// It has given up, or they are gone.
+    /// It has stopped the search, or the records were removed.
     Failed,
     /// It could not check, for now.
     TemporaryFailure,
@@ -138,7 +138,7 @@ impl SesClient {
         }
     }
 
-    /// The domain's identity; `None` where SES has none.
+    /// The domain's identity; `None` if SES has none.
     pub async fn identity(&self, domain: &DomainName<'_>) -> Result<Option<Identity>, CallError> {
         // A domain name holds nothing that a path would have to escape.
         let found = self.get::<Answer>(&format!("/v2/email/identities/{domain}")).await;

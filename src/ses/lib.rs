@@ -49,8 +49,8 @@ pub(crate) mod stub;
 pub struct SesOptions {
     /// The AWS region, such as `eu-west-1`.
     pub region: String,
-    /// The endpoint's URL where it is not the region's own. One that is not AWS's stands in for
-    /// SNS, SQS and STS too. Requests over `http` are signed, but their bodies travel in clear.
+    /// The endpoint's URL if it is not the region's own. One that is not AWS's stands in for SNS,
+    /// SQS and STS too. Requests over `http` are signed, but their bodies travel in clear.
     pub endpoint: Option<String>,
     /// The configuration set that every message names.
     pub configuration_set: Option<String>,

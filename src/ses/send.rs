@@ -125,7 +125,7 @@ const UTF_8: &str = r#"","Charset":"UTF-8"}"#;
 /// SES's list of `Attachment`.
 const ATTACHMENTS: &str = r#","Attachments":["#;
 
-/// The sender, which is first so that it is found at once, the recipients, and where replies go.
+/// The sender, which is first so that it is found at once, the recipients, and the reply addresses.
 fn mailboxes(admitted: &Admitted<'_>) -> Json {
     let mut json = Json(String::with_capacity(SMALL_PART));
     json.put(r#"{"FromEmailAddress":"#).text(&admitted.from_header());

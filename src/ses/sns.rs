@@ -77,13 +77,13 @@ pub struct Subscription {
     pub arn: String,
     /// The protocol of delivery, such as `sqs`.
     pub protocol: String,
-    /// To where; with `sqs`, the queue's ARN.
+    /// Endpoint of the subscription; with `sqs`, the queue's ARN.
     pub endpoint: String,
 }
 
 impl SesClient {
-    /// A topic's attributes by name (SNS API reference, `GetTopicAttributes`); `None` where there
-    /// is no such topic.
+    /// A topic's attributes by name (SNS API reference, `GetTopicAttributes`); `None` if there is
+    /// no such topic.
     pub async fn topic_attributes(
         &self,
         topic: &TopicArn,

@@ -79,7 +79,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers every request alike.
+    /// Answers every request in the same way.
     pub(crate) async fn start(answer: Answer) -> Self {
         Self::with(move |_| answer.clone()).await
     }

@@ -146,8 +146,8 @@ impl Transport {
         self.call_on(self.options(), call).await
     }
 
-    /// Makes the call once. It is repeated only where AWS refused it for expired credentials, and
-    /// so before it was acted on, and other credentials could be had.
+    /// Makes the call once. It is repeated only if AWS refused it for expired credentials, and so
+    /// before it was acted on, and other credentials could be had.
     pub(super) async fn call_on(
         &self,
         options: CallOptions<'_>,

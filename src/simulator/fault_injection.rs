@@ -373,7 +373,7 @@ impl FaultSequence {
             FaultScope::QueueCalls => call != CallKind::Queue,
         };
         let fault = match self.faults.always {
-            // A host that is down is down for everybody.
+            // A host that is down is down for all callers.
             Some(Fault::Down) => Fault::Down,
             _ if is_exempt => Fault::Pass,
             always => self.script.pop_front().or(always).unwrap_or_else(|| self.draw()),
@@ -397,7 +397,7 @@ impl FaultSequence {
     }
 }
 
-/// The kinds of calls that limits and faults tell apart.
+/// Kinds of calls that limits and faults distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// SES's `SendEmail`.

@@ -36,7 +36,7 @@ pub enum SenderCheck {
     /// Verified identities and the sub-domains of verified domains, as at SES.
     #[default]
     VerifiedOnly,
-    /// Everybody.
+    /// Any sender is accepted.
     Anyone,
 }
 
@@ -67,7 +67,7 @@ pub enum VerificationStatus {
     Pending,
     /// SES found the records.
     Success,
-    /// SES has given up, or they are gone.
+    /// SES has stopped the search, or the records were removed.
     Failed,
     /// SES could not check.
     TemporaryFailure,

@@ -155,7 +155,7 @@ impl Simulator {
         self.state.subscribe()
     }
 
-    /// Sets the faults from now on. The script and the seed's sequence stay where they are.
+    /// Sets the faults from now on. The script and the seed's sequence stay in their positions.
     pub fn set_faults(&self, faults: Faults) {
         self.state.faults().set_faults(faults);
     }

@@ -242,12 +242,12 @@ impl State {
         self.publish(self.publisher().sns_notification(event, now).to_string().into())
     }
 
-    /// Counts and keeps an accepted message, publishes its events and tells the subscribers.
+    /// Counts and keeps an accepted message, publishes its events and notifies the subscribers.
     pub(super) fn accept(&self, message: CapturedMessage) {
         let message = Arc::new(message);
         self.captured.add(Arc::clone(&message));
         self.publish_events_of(&message);
-        // An error says that nobody subscribes.
+        // An error means that there are no subscribers.
         let _ = self.accepted.send(message);
     }
 

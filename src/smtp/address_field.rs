@@ -1,7 +1,7 @@
-//! Address fields that say who sends a message (RFC 5322, sections 3.6.2 and 3.6.6): `From`,
-//! `Sender`, `Resent-From` and `Resent-Sender`.
+//! Address fields of a message's senders (RFC 5322, sections 3.6.2 and 3.6.6): `From`, `Sender`,
+//! `Resent-From` and `Resent-Sender`.
 //!
-//! Strict, because a sender that two parsers read differently could be somebody else's. Must not
+//! Strict, because a sender that two parsers read differently could be another person's. Must not
 //! know which domains are verified.
 
 use mail_parser::MessageParser;

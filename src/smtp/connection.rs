@@ -37,7 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { stream, input: BytesMut::new(), output: Vec::new() }
     }
 
-    /// The stream alone. Bytes that were read and not used are gone.
+    /// The stream alone. Bytes that were read and not used are dropped.
     pub(super) fn into_stream(self) -> S {
         self.stream
     }
@@ -97,7 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// it reads the last reply and not a reset.
     pub(super) async fn close(mut self, linger: Linger) {
         let end = Instant::now() + linger.timeout;
-        // Where that fails, the client is gone already.
+        // If that fails, the client has disconnected already.
         if timeout_at(end, self.stream.shutdown()).await.is_err() {
             return;
         }
@@ -127,7 +127,7 @@ pub(super) struct MessageBody<'c, S> {
 pub(super) enum Failure {
     /// It has what is no line.
     Line,
-    /// The connection is gone.
+    /// The client has disconnected.
     Gone,
 }
 

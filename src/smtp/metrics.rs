@@ -36,7 +36,7 @@ const CODES: [&str; 26] = [
     "555 5.5.4",
     OTHER,
 ];
-/// Stands for a code that is not listed; there is none.
+/// Name for a code that is not listed; there is none.
 const OTHER: &str = "other";
 
 /// Metrics of SMTP submission since the start.

@@ -107,11 +107,11 @@ enum Greeting {
 /// Readers that the connection may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Channel {
-    /// Nobody outside this machine.
+    /// Readers on this machine only.
     Loopback,
     /// Anybody, until STARTTLS.
     BeforeTls,
-    /// Nobody.
+    /// No readers.
     Encrypted,
 }
 
@@ -159,7 +159,7 @@ enum End {
     Reply(Reply),
     /// The last reply was said.
     Said,
-    /// The client is gone.
+    /// The client has disconnected.
     Gone,
 }
 

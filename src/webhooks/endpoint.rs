@@ -136,7 +136,7 @@ enum Reloads {
 #[derive(PartialEq, Eq)]
 enum Goes {
     On,
-    /// The endpoint is gone.
+    /// The endpoint was removed.
     Away,
 }
 
@@ -171,7 +171,7 @@ impl Endpoint {
         }
     }
 
-    /// Delivers until the endpoint is gone or the sender of `stopped` is.
+    /// Delivers until the endpoint is removed or the sender of `stopped` is dropped.
     pub(super) async fn run(mut self, mut stopped: watch::Receiver<()>) {
         let mut changes = self.store().webhook_changes();
         let mut grown = self.store().feed_grew();
@@ -708,7 +708,7 @@ impl Endpoint {
         };
     }
 
-    /// Tells how far it is.
+    /// Publishes its progress.
     fn tell(&self) {
         let behind = self.slots.get(self.attempted).map(|slot| slot.recorded_at);
         let in_flight = self.attempts.len();

@@ -31,7 +31,7 @@ const READ_AGAIN: usize = 100;
 /// Keeper of the bodies while no process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
-    /// Nobody: each kill loses those that are pending.
+    /// Nothing keeps them: each kill loses the pending ones.
     Nobody,
     /// The service manager: no kill loses any.
     Manager,
@@ -126,7 +126,7 @@ impl Torture {
             self.kill(process);
         }
         clients.join_all().await;
-        // It works on the file where the process is gone, so it has to end before the next start.
+        // It works on the file after the process has ended, so it has to end before the next start.
         let ended = tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await;
         if ended.unwrap().status.success() {
             self.history.write(&Event::Suppressed(Suppressed {
@@ -310,7 +310,7 @@ impl Torture {
             let is_lost = message
                 .failure()
                 .is_some_and(|failure| failure.code == FailureCode::BodyLostOnRestart);
-            // Nobody ever had the bodies of the old ones.
+            // The bodies of the old ones were never kept.
             let is_kept = self.manager.is_some() && message.subject != old::OLD_SUBJECT;
             assert!(!(is_kept && is_lost), "the body of {} is lost", message.id);
             assert_ne!(message.status(), Status::Queued);

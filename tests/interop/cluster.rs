@@ -169,8 +169,8 @@ impl Nodes {
         }));
     }
 
-    /// Reads a page of the feed at a node; the entries, and where the next page begins. `None` if the
-    /// node does not answer with one.
+    /// Reads a page of the feed at a node; returns the entries, and the cursor of the next page.
+    /// `None` if the node does not answer with one.
     async fn read_feed(
         &self,
         number: usize,
@@ -319,7 +319,7 @@ impl Nodes {
         failed
     }
 
-    /// Waits until a message has ended alike at all nodes; gives its record.
+    /// Waits until a message has ended in the same way at all nodes; returns its record.
     async fn settled(&self, servers: &[Arc<Server>], id: &str) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -402,7 +402,7 @@ async fn follow(nodes: Arc<Nodes>) {
     }
 }
 
-/// Waits until nobody else uses the server.
+/// Waits until no other client uses the server.
 async fn last(mut server: Arc<Server>) -> Server {
     loop {
         match Arc::try_unwrap(server) {

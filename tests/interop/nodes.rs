@@ -203,7 +203,7 @@ async fn endure(count: usize, kills: usize, pauses: usize) {
         }
     }
     nodes.all_accept(Instant::now()).await;
-    // The last one lives on, and watches the others.
+    // The last one stays alive, and watches the others.
     let pausing = (0..pauses).map(|number| pause(Arc::clone(&nodes), number));
     pausing.collect::<JoinSet<_>>().join_all().await;
     while nodes.fenced.load(Ordering::SeqCst) < pauses {
@@ -324,7 +324,7 @@ async fn nodes_are_listed_drained_and_forgotten() {
         sleep(Duration::from_millis(100)).await;
     }
 
-    // A node that lives is not forgotten; one that is gone is, and what it held has failed.
+    // A node that lives is not forgotten; a dead one is, and the messages that it held have failed.
     let kept = two.run(&["node", "forget", "a"]);
     let said = String::from_utf8_lossy(&kept.stderr).into_owned();
     assert!(!kept.status.success() && said.contains("sign of life"), "{said}");

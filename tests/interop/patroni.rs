@@ -45,7 +45,7 @@ enum Fault {
     /// Both nodes lose the primary, and Patroni does not notice.
     PrimaryFromNodes,
     StandbyFromEtcd,
-    /// Nobody reaches the primary any more, and it reaches nobody.
+    /// Nothing reaches the primary any more, and it reaches nothing.
     PrimaryAlone,
     /// The primary reaches the nodes alone, and a process of its server ends. Once the server has
     /// recovered from that, it shows commits that no standby has.
@@ -136,7 +136,7 @@ impl Cluster {
     /// Loses all packets between two parts, in both directions.
     fn cut(&self, one: &str, other: &str) {
         for (at, to) in [(one, other), (other, one)] {
-            // Frames to an address that nobody has: no error, no answer.
+            // Frames to an address without an owner: no error, no answer.
             let (namespace, to) = (self.namespace_of(at), self.address(to));
             let nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"];
             let place = ["-n", &namespace, "neigh", "replace", &to, "dev", "eth0"];
@@ -180,7 +180,7 @@ impl Cluster {
         assert!(status.is_success(), "{status}: {text}");
     }
 
-    /// A command line of psql where nobody is cut off.
+    /// A command line of psql if no part is cut off.
     fn psql(&self, hosts: &[&str], database: &str, sql: &str) -> Command {
         let hosts: Vec<_> = hosts.iter().map(|host| self.address(host)).collect();
         let server = format!(

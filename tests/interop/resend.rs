@@ -24,7 +24,7 @@ const LISTENER: &str = "[resend_api]\nlisten = \"127.0.0.1:0\"";
 const SMALL: &str =
     "max_request_bytes = 4096\nmax_reading_bytes = 16384\n[sending]\nmax_pending_bytes = 16384\n";
 
-/// A program with Resend's SDK, and where its modules are.
+/// A program with Resend's SDK, and the directory of its modules.
 fn program(name: &str) -> Command {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/resend");
     if Path::new(name).extension().is_some_and(|kind| kind == "py") {

@@ -234,7 +234,7 @@ fn recipe_of_page(heading: &str) -> (String, Beginning) {
     (block.to_owned(), own.expect("a port"))
 }
 
-/// Somebody between client and service, who hides STARTTLS and asks for the key all the same. Gives
+/// An attacker between client and service, who hides STARTTLS and still asks for the key. Returns
 /// the port, and the commands as they come.
 fn server_without_tls() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -92,7 +92,7 @@ impl Examined {
         (worst["verdict"].as_str().unwrap(), text)
     }
 
-    /// Checks one verdict and a word of what is said.
+    /// Checks one verdict and a word of its text.
     fn says(&self, about: &str, verdict: &str, word: &str) {
         let (found, text) = self.about(about);
         assert!(found == verdict && text.contains(word), "{about}: {found}: {text}: {self:?}");
@@ -323,7 +323,7 @@ async fn an_endpoint_that_lacks_the_calls_is_no_fault_of_the_set_up() {
     assert_eq!(examined.code, 0, "{examined:?}");
 }
 
-/// An address where nothing listens.
+/// An address at which nothing listens.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Sender domains: when SES is asked about them, what its answers come to, and what is printed.
+//! Sender domains: the times of questions to SES, the meaning of its answers, and the output.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ async fn serve(checks: &DomainChecks) {
         None,
     );
     let socket = Socket::bind(&socket(checks.directory.path())).await.unwrap();
-    // A drain that nobody drives stops nothing.
+    // A drain without a driver stops nothing.
     let (_, signal) = Drain::new();
     tokio::spawn(socket.serve(Arc::new(admin), signal));
 }

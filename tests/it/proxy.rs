@@ -179,7 +179,7 @@ async fn a_proxy_that_cannot_be_one_is_refused_before_the_start_without_its_pass
         assert!(code != 0 && err.contains(words), "{ses}{variable}: {code} {err}");
         assert!(!err.contains("PLANTED") && !out.contains("PLANTED"), "{ses}: {out}{err}");
     }
-    // Commands that call nobody outside do not mind.
+    // Commands that make no calls to the outside do not use it.
     network.site.configure("", "");
     let mut command = network.site.command(&["org", "list"]);
     command.env("HTTPS_PROXY", "socks5://proxy:1080");

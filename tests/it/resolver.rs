@@ -1,5 +1,5 @@
-//! Name servers that do not answer: what is called by other names goes on, and so does everything
-//! that calls nobody.
+//! Name servers that do not answer: calls to other names go on, and so does everything without
+//! calls.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};

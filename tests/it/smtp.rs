@@ -359,7 +359,7 @@ async fn a_client_that_repeats_gets_the_same_id_and_no_second_message() {
     assert_eq!(codes(&other.ask("MAIL FROM:<ann@example.com>").await), "550 5.7.1");
 }
 
-/// A service on a manual clock that takes submissions, and where.
+/// A service on a manual clock that takes submissions, and its address.
 async fn start_local() -> (LocalService, String) {
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let local =

@@ -16,7 +16,7 @@ use crate::kit::{Received, Receiver, Reply, Site, accept};
 
 /// Events that are delivered at one time.
 const EVENTS: usize = if cfg!(feature = "long") { 20_000 } else { 1_024 };
-/// Events that nobody takes.
+/// Events that no endpoint takes.
 const UNDELIVERED: usize = if cfg!(feature = "long") { 1_000_000 } else { 10_240 };
 /// Growth of the process for them: the page cache for the deliveries, and the HTTP client.
 const GROWTH: usize = 16 << 20;

@@ -83,7 +83,7 @@ impl Database {
         self.ask("postgres", &format!("SELECT pg_terminate_backend(pid) {of_it}"));
     }
 
-    /// Lets everybody in again.
+    /// Allows connections again.
     pub(crate) fn let_in(&self) {
         self.ask("postgres", &format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", self.name));
     }

@@ -137,8 +137,8 @@ impl History {
         }));
     }
 
-    /// Ends a history: reads each message that was acknowledged until it is final, and the feed until
-    /// it tells of each, with a key of the organisation. Then it is judged.
+    /// Ends a history: reads each message that was acknowledged until it is final, and the feed
+    /// until it has each, with a key of the organisation. Then it is judged.
     pub(crate) async fn finish(&self, base: &str, key: &str, simulator: &Simulator) -> Summary {
         let acknowledged = self.written.lock().unwrap().acknowledged.clone();
         let client = http_client();

@@ -88,7 +88,7 @@ impl Process {
         self.wait_for("operators look at ")
     }
 
-    /// The address where SMTP sessions begin in plain text.
+    /// The address at which SMTP sessions begin in plain text.
     pub(crate) fn smtp_listening(&self) -> String {
         self.wait_for("SMTP submission at ")
     }

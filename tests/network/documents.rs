@@ -155,7 +155,7 @@ fn large_lists() -> Vec<Shape> {
     ]
 }
 
-/// Shapes of which nobody has thought.
+/// Shapes that no author has thought of.
 fn made_up() -> impl Strategy<Value = Shape> {
     let text = "([a-z#]|\\\\n|\\\\u00e9|é){0,6}";
     let leaf = prop_oneof![

@@ -94,7 +94,7 @@ fn text(text: &str) -> Vec<u8> {
 /// Data that came from the other side until it closed.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// The code of its last word, where it said one.
+    /// The code of its GOAWAY frame, if it sent one.
     pub(crate) goaway: Option<u32>,
     /// Number of answers that began.
     pub(crate) answers: usize,

@@ -73,8 +73,8 @@ fn config(directory: &std::path::Path, provider: SocketAddr) -> Config {
     config
 }
 
-/// A provider that answers everybody at once but the hostile organisation: of its calls, one is
-/// never answered, one is refused in words that repeat what the client wrote, and one is taken.
+/// A provider that answers all at once except the hostile organisation: of its calls, one is never
+/// answered, one is refused in words that repeat what the client wrote, and one is taken.
 #[derive(Default)]
 struct Provider {
     /// Time at which each message's first call came.
@@ -94,7 +94,7 @@ impl Provider {
                     async move { Ok::<_, Infallible>(provider.answer(request).await) }
                 });
                 let http = hyper::server::conn::http1::Builder::new();
-                // A caller that gives up ends its connection.
+                // A caller that stops waiting closes its connection.
                 let _ = http.serve_connection(TokioIo::new(stream), service).await;
             });
         }

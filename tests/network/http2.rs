@@ -35,7 +35,7 @@ const CONNECTIONS: usize = if cfg!(feature = "long") { 64 } else { 8 };
 const ROOM: usize = if cfg!(feature = "long") { 192 << 20 } else { 64 << 20 };
 /// Time for which a connection that was closed stays away.
 const AWAY: Duration = Duration::from_millis(20);
-/// Room for a response, where it is not the attack that there is none.
+/// Room for a response, unless the attack is to leave none.
 const WINDOW: u32 = 65_535;
 
 /// Kind of misuse of a connection.

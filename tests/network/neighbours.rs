@@ -19,7 +19,7 @@ use crate::site::{Running, Target};
 const MIB: usize = 1 << 20;
 
 /// Time that the slowest hundredth of a neighbour's requests may take longer: no time-out of the
-/// service's, and nobody else's queue.
+/// service's, and no other organisation's queue.
 const LONGER: Duration = Duration::from_millis(500);
 
 /// A POST of this body.
@@ -207,7 +207,7 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     for client in &unread {
         timeout(PATIENCE, client.stream.peek(&mut [0])).await.unwrap().unwrap();
     }
-    // All at one time, because the service closes a connection whose response nobody reads.
+    // All at one time, because the service closes a connection whose response is not read.
     let readings: Vec<_> = unread
         .into_iter()
         .map(|mut client| {
@@ -274,7 +274,7 @@ async fn one_organisations_listings_do_not_wait_for_anothers() {
     let (attack, neighbour) = tokio::join!(list(&hostile, 24, length), list(&target, 1, length));
     let (attack, neighbour) = (Figures::of(attack), Figures::of(neighbour));
     println!("24 clients: {attack}; one: {neighbour}");
-    // Of 24, two are read at one time; the one has next to nobody before it.
+    // Of 24, two are read at one time; this one has almost none before it.
     assert!(neighbour.p50 * 4 < attack.p50, "{neighbour}; {attack}");
 }
 

@@ -60,7 +60,7 @@ impl Certificate {
         format!("[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n", certificate.display(), key.display())
     }
 
-    /// A connection by somebody who trusts this certificate alone.
+    /// A connection by a client that trusts this certificate alone.
     pub(crate) async fn connect(
         &self,
         target: &Target,

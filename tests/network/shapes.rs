@@ -85,7 +85,7 @@ async fn no_shape_hides_a_message() {
         assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{shape:?}: {answers}");
     }
     assert_eq!(subjects(&target).await, Vec::<String>::new());
-    // The same message where it is to be seen, so that the test would see it.
+    // The same message in a visible form, so that the test would see it.
     let open = [post(&target, "Open"), post(&target, HIDDEN)].concat();
     let mut client = Client::connect(&target).await.unwrap();
     assert_eq!(client.ask(open).await.unwrap().status, 200);

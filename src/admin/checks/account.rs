@@ -135,7 +135,8 @@ fn quota(account: &Account) -> Finding {
     }
 }
 
-/// Either is fine: what SES refuses because of it comes back as an event and suppresses nobody.
+/// Either is fine: a message that SES refuses because of it comes back as an event and causes no
+/// suppression.
 fn own_list(account: &Account) -> Finding {
     const ABOUT: &str = "SES suppression";
     if account.suppressed_reasons.is_empty() {

@@ -177,7 +177,7 @@ impl Examiner<'_> {
             };
         }
         let engagement = match options.engagement {
-            // The account's word holds where the set has none.
+            // The account's setting holds if the set has none.
             Engagement::NotSaid => {
                 self.ses.account().await.map_or(Engagement::NotSaid, |account| account.engagement)
             }

@@ -695,7 +695,7 @@ fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
     all.iter().filter(|one| one.kind == OrganisationKind::Production)
 }
 
-/// Tells of endpoints one by one, and of those beyond the limit by their number.
+/// Reports endpoints one by one, and the number of those beyond the limit.
 fn endpoints<T>(
     found: &mut Finder<'_>,
     mut all: impl Iterator<Item = T>,
@@ -717,7 +717,7 @@ fn fill(s: &Snapshot) -> Fill {
     Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)
 }
 
-/// Tells of limits of organisations of which this part is used.
+/// Reports limits of organisations of which this part is used.
 fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
     for (id, limits, usage) in &s.stored.limited {
         let told = usage.within(limits).filter(|(_, used, limit)| is_told(ratio(*used, *limit)));

@@ -30,8 +30,7 @@ const NOT_OWNER: u32 = 0o077;
 /// The bits that let the group or others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The data directory and the data file: there, the right user's, nobody else's to read, and with
-/// room on the disk.
+/// The data directory and the data file: their presence, owner, rights, and room on the disk.
 pub(super) fn files(config: &Config) -> Vec<Finding> {
     let path = &config.data_dir;
     let directory = match std::fs::metadata(path) {
@@ -145,7 +144,7 @@ pub(super) async fn database(config: &Config) -> Vec<Finding> {
     }
 }
 
-/// The sender domains in the file, where no service runs. A file that is not there is not made.
+/// The sender domains in the file, if no service runs. A missing file is not created.
 pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
     let file = config.data_dir.join(FILE_NAME);
     if !file.is_file() {
@@ -229,7 +228,7 @@ fn certificate(config: &Config) -> Option<Finding> {
     })
 }
 
-/// The machine's memory in bytes, where the system tells.
+/// The machine's memory in bytes; `None` if the system does not report it.
 fn memory() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

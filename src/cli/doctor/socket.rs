@@ -34,7 +34,7 @@ const SMTP: &str = "SMTP listener";
 const NOT_OWNER: u32 = 0o077;
 /// Time limit for the listener's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A request without a key: every pillarbox refuses it alike.
+/// A request without a key: every pillarbox refuses it in the same way.
 const PROBE: &[u8] = b"GET /emails/doctor HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
 /// Beginning of every pillarbox's SMTP greeting.

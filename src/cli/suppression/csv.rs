@@ -13,9 +13,9 @@ use pillarbox_domain::time::Timestamp;
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
-/// Names of the columns, without spaces and in lower case, the first that there is: those of SES (SES
-/// v2 API reference, `SuppressedDestinationSummary`) and of programs such as `SendGrid`, Mailgun,
-/// Postmark, `SparkPost` and Mailchimp, whose `Address` is where a person lives.
+/// Names of the columns, without spaces and in lower case, the first that there is: those of SES
+/// (SES v2 API reference, `SuppressedDestinationSummary`) and of programs such as `SendGrid`,
+/// Mailgun, Postmark, `SparkPost` and Mailchimp, whose `Address` is a postal address.
 const NAMES: [&[&str]; HEAD.len()] = [
     &[
         "emailaddress",
@@ -48,7 +48,7 @@ const NAMES: [&[&str]; HEAD.len()] = [
     &["organisation", "organization", "org"],
     &["message"],
 ];
-/// Columns that may say why, where a list has no reason or that is not understood.
+/// Columns that may have the reason, if a list has no reason column or its text is not understood.
 const ALSO_REASONS: [&str; 8] =
     ["bouncetype", "type", "source", "lastevent", "status", "code", "error", "unsubreason"];
 /// Columns of lists of one kind, and their reason.
@@ -58,7 +58,7 @@ const OF_ONE_REASON: [(&str, SuppressionReason); 2] =
 const UNSUBSCRIBED: &str = "unsubscribed";
 /// Separators of cells: a spreadsheet's semicolons, tabs, and rare characters.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
-/// Stands for all organisations; no organisation has this name.
+/// Name for all organisations; no organisation has it.
 const ALL: &str = "*";
 /// With these at its beginning, a spreadsheet takes a cell for a formula (OWASP, "CSV Injection").
 /// An address may begin with most of them.
@@ -158,8 +158,8 @@ fn split(line: &[u8], separator: u8) -> StringRecord {
 }
 
 impl Columns {
-    /// The columns that a file's first row names; `None` where it is no head, for it says nothing
-    /// of an address.
+    /// The columns that a file's first row names; `None` if it is no head, because it names no
+    /// address.
     pub(super) fn of_head(first: &StringRecord) -> Option<Self> {
         let names: Vec<String> = first.iter().map(plain).collect();
         let find = |name: &str| names.iter().position(|found| found == name);

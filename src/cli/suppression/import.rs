@@ -260,7 +260,7 @@ fn cause(rule: &str) -> &str {
     end.map_or(rule, |end| quoted[end + 1..].trim_start())
 }
 
-/// The store's own order, as far as texts tell it.
+/// The store's own order, as far as it follows from texts.
 fn order(row: &ImportRow) -> (Option<&str>, String) {
     let organisation = match &row.scope {
         Scope::All => None,

@@ -5,7 +5,7 @@
 /// Their names. `link` connects, `meta` allows names to be resolved and goes elsewhere by
 /// refreshing, and the `srcdoc` of an `iframe` may have either, as character references.
 const TAKEN_OUT: [&str; 3] = ["link", "meta", "iframe"];
-/// Replacement: an element that no browser knows any more, and that may be where they may be,
+/// Replacement: an element that no browser knows any more, and that is allowed in the same places,
 /// without an end tag (HTML Living Standard, section 13.2.6.4.4, "in head").
 const INERT: &str = "basefont";
 

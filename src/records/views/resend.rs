@@ -208,8 +208,8 @@ impl DataView {
     }
 }
 
-/// A sentence about a bounce. Clients tell a suppressed address from a bounce by Resend's words
-/// "suppressed sending" and "bounce message", because it has no member for that.
+/// A sentence about a bounce. Clients distinguish a suppressed address from a bounce by Resend's
+/// words "suppressed sending" and "bounce message", because it has no member for that.
 fn bounce_message(bounce_type: BounceType, sub_type: &str, diagnostic: Option<&str>) -> String {
     let sentence = if is_stopped_at_ses(sub_type) {
         "Amazon SES has suppressed sending to this address, which is on a suppression list"

@@ -23,7 +23,7 @@ const MAX_RECEIVES: u32 = 100;
 /// Queue as it is set up.
 pub(super) struct Queue {
     pub(super) arn: String,
-    /// `None` in a dry run, where it is not there.
+    /// `None` in a dry run, if it does not exist.
     pub(super) url: Option<String>,
     attributes: BTreeMap<String, String>,
 }

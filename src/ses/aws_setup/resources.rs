@@ -2,7 +2,7 @@
 
 use crate::account::Caller;
 
-/// Stands for an account that is not known.
+/// Placeholder for an unknown account.
 const ACCOUNT_PLACEHOLDER: &str = "ACCOUNT_ID";
 /// The longest name: a configuration set's (SES v2 API reference, `CreateConfigurationSet`).
 const MAX_NAME_BYTES: usize = 64;
@@ -54,7 +54,7 @@ impl Resources {
         format!("{}-dead-letter", self.name)
     }
 
-    /// The account's number, or what stands for it.
+    /// The account's number, or its placeholder.
     pub fn account(&self) -> &str {
         &self.account
     }

@@ -20,7 +20,7 @@ const TRACKING: [&str; 2] = ["OPEN", "CLICK"];
 /// Topic as it is set up.
 pub(super) struct Topic {
     pub(super) arn: TopicArn,
-    /// `None` in a dry run, where it is not there.
+    /// `None` in a dry run, if it does not exist.
     pub(super) attributes: Option<BTreeMap<String, String>>,
 }
 

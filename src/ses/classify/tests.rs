@@ -361,7 +361,7 @@ const AROUND: [(&str, &str); 6] = [
     ),
 ];
 
-/// Sentences that mean something where SES says them itself.
+/// Sentences that have a meaning only if SES itself writes them.
 fn hostile_words() -> impl Strategy<Value = String> {
     let sentence = prop_oneof![
         Just("Daily message quota exceeded"),

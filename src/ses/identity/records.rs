@@ -53,9 +53,9 @@ pub enum Data {
 pub enum Purpose {
     /// Verifies the domain and signs its mail: needed.
     Dkim,
-    /// Makes the custom MAIL FROM domain work: needed where there is one.
+    /// Makes the custom MAIL FROM domain work: needed if there is one.
     MailFrom,
-    /// Tells receivers what to do with mail that only claims to be the domain's: advice, for a
+    /// Asks receivers for a treatment of mail that only claims to be the domain's: advice, for a
     /// domain that has no such record.
     Dmarc,
 }

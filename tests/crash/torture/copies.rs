@@ -29,7 +29,7 @@ pub(super) struct Backup {
 pub(super) struct Copies {
     /// Commands that were killed, and those whose service was.
     pub(super) broken_off: u32,
-    /// Backups that came to be all the same, and were read from end to end.
+    /// Backups that were completed after all, and were read from end to end.
     pub(super) whole: u32,
 }
 

@@ -62,7 +62,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         inject: |site| Box::pin(kill(site)),
         // No question of the new process is answered in time.
         alarms: &["PillarboxBodiesLost", "PillarboxSendingPaused unreachable"],
-        // A new process has a new key to its page, so a page that was open before cannot tell.
+        // A new process has a new key to its page, so a page that was open before cannot show it.
         page: &[],
     },
     Fault {
@@ -513,7 +513,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
             })
         },
         alarms: &["PillarboxTaskFails"],
-        // A new process has a new key to its page, so a page that was open before cannot tell.
+        // A new process has a new key to its page, so a page that was open before cannot show it.
         page: &[],
     },
     Fault {

@@ -114,8 +114,8 @@ pub(super) async fn fill_queue(site: &mut Monitored) {
     site.keep_sending(2.0).await;
 }
 
-/// Sends each organisation's mail, of which some comes back or is complained about. The rest goes
-/// first, so that no rate is above what it comes to.
+/// Sends each organisation's mail, of which some bounces or gets complaints. The rest goes first,
+/// so that no rate is ever above its final value.
 pub(super) async fn bounce_and_complain(site: &mut Monitored) {
     let shares = [
         ("bounces-some", 200, "bounce", 7),

@@ -145,7 +145,7 @@ fn fast(text: &str) -> String {
     whole + rest
 }
 
-/// A word's milliseconds, where it is a duration.
+/// A word's milliseconds, if it is a duration.
 fn millis(word: &str) -> Option<u64> {
     let unit = match word.chars().last()? {
         's' => 1_000,

@@ -1,5 +1,5 @@
-//! A place where the real service runs and something goes wrong: its directory, its provider, its
-//! process and its clients.
+//! A place in which the real service runs and something goes wrong: its directory, its provider,
+//! its process and its clients.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// The metrics now; nothing where they cannot be had.
+    /// The metrics now; `None` if they cannot be read.
     pub(crate) async fn metrics(&self) -> Option<Metrics> {
         let answer = self.client.get(format!("http://{}/metrics", self.address)).send().await;
         let text = answer.ok()?.text().await.ok()?;

@@ -22,10 +22,10 @@ const SOON: u64 = 2_000;
 const PROMPT: u64 = 100;
 const POLL: Duration = Duration::from_millis(20);
 
-/// A time in milliseconds since the Unix epoch, as the browser tells it too.
+/// A time in milliseconds since the Unix epoch, as the browser has it too.
 type Millis = u64;
 
-/// A span in which somebody was held up by the machine's other work.
+/// A span in which a program was held up by the machine's other work.
 type Stall = (Millis, Millis);
 
 /// The browser, driven by `faults.mjs`.
@@ -51,7 +51,7 @@ impl Browser {
         Self { _process: Program(child), input, output: receiver }
     }
 
-    /// Opens a page where nothing is wrong yet, and watches it.
+    /// Opens a page while nothing is wrong yet, and watches it.
     async fn open(&mut self, url: &str, told: &[Told]) {
         let texts: Vec<_> = told.iter().map(|told| told.text).collect();
         writeln!(self.input, "{}", json!({ "url": url, "texts": texts })).unwrap();

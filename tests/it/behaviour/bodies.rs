@@ -672,7 +672,7 @@ async fn a_start_that_fails_says_how_many_messages_wait() {
     assert!(status.contains("the bodies of at most 7 pending messages are kept ("), "{status}");
 }
 
-/// Runs the service so that it gives up what the manager keeps.
+/// Runs the service so that it releases what the manager keeps.
 const DROPS_BODIES: &str = "exec \"$0\" serve --config \"$1\" --drop-bodies;";
 
 /// Starts the service with bodies of earlier processes to be given up.

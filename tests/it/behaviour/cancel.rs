@@ -293,7 +293,7 @@ async fn a_kill_in_the_middle_of_a_cancellation_loses_no_message() {
     server.kill();
 }
 
-/// Runs a command on a terminal, where somebody types this; gives what the terminal shows.
+/// Runs a command on a terminal, on which a person types this; returns the terminal's output.
 fn on_terminal(site: &Site, arguments: &[&str], typed: &str) -> (bool, String) {
     let command = site.command(arguments);
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -13,7 +13,7 @@ pub(crate) fn status(site: &Site) -> Value {
     serde_json::from_slice(&site.run(&["status", "--json"]).stdout).unwrap()
 }
 
-/// The value of a metric without labels, where it is there.
+/// The value of a metric without labels, if it is there.
 pub(crate) async fn metric(server: &Server, name: &str) -> Option<f64> {
     let text = server.operator("/metrics").await.text().await.unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

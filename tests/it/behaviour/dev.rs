@@ -15,7 +15,7 @@ pub(crate) struct Dev {
     key: String,
     body: String,
     pub(crate) client: reqwest::Client,
-    /// The operators' page: where it is, and its key.
+    /// The operators' page: its address and its key.
     pub(crate) page: (String, String),
     /// Path of the data directory.
     pub(crate) data: String,

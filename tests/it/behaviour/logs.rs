@@ -100,7 +100,7 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
         let found = log.lines().any(|line| line.contains(&name) && line.contains(what));
         assert!(found, "no line with {name} says {what}:\n{log}");
     }
-    // And the other way round: what tells of a request tells of one of these, or of a question
+    // And the other way round: a line about a request is about one of these, or about a question
     // after the message.
     for line in log.lines() {
         let tells = ["queued", "accepted", "refused", "a request", "a handler"];

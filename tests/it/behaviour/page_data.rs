@@ -361,8 +361,8 @@ async fn whatever_the_page_asks_is_bounded_and_acceptance_goes_on() {
     assert!(median <= MOST_SLOWER, "{slower:?}");
 }
 
-/// The duration of posts while somebody searches the whole history without pause, and how many
-/// pages that were.
+/// The duration of posts during a search of the whole history without pause, and the number of its
+/// pages.
 async fn beside_searches(place: &LocalService, name: &str) -> (Vec<Duration>, usize) {
     let is_over = AtomicBool::new(false);
     let searching = async {

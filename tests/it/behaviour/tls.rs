@@ -60,7 +60,7 @@ impl Certificate {
         std::fs::write(&files.key, &self.key).unwrap();
     }
 
-    /// A connection by somebody who trusts this certificate alone.
+    /// A connection by a client that trusts this certificate alone.
     pub(crate) async fn connect(
         &self,
         address: &str,
@@ -91,7 +91,7 @@ impl Certificate {
         config
     }
 
-    /// A handshake on a connection that is there, without a word of HTTP.
+    /// A handshake on a connection that is there, without any byte of HTTP.
     pub(crate) async fn secure(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         secure_with(self.offering(&[]), stream).await
     }

@@ -165,7 +165,7 @@ async fn answer(
     Ok(response.body(Full::from(body.to_string())).unwrap())
 }
 
-/// Counts a receive for as long as it waits, also where its connection ends.
+/// Counts a receive for as long as it waits, also if its connection ends.
 struct Receiving<'a>(&'a State);
 
 impl Drop for Receiving<'_> {

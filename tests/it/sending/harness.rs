@@ -56,7 +56,7 @@ pub(crate) enum Answer {
     Accept,
     /// Accepts, and the answer is lost.
     AcceptAndLose,
-    /// Does not accept, and nobody learns that.
+    /// Does not accept, and the caller does not learn that.
     Lose,
     /// Accepts, and answers too late.
     AcceptSlowly,
@@ -285,7 +285,7 @@ impl Simulated {
     }
 }
 
-/// Counts a call as ended, also where it is aborted or panics.
+/// Counts a call as ended, also if it is aborted or panics.
 struct UnderWay<'a>(&'a Simulated);
 
 impl Drop for UnderWay<'_> {
@@ -387,7 +387,7 @@ impl Sim {
     pub(crate) async fn start(provider: Simulated, settings: Settings, rate: Rate) -> Self {
         let (clock_hold, released) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || released.recv());
-        // Memory, where there is such a directory: these tests are not about the disk.
+        // Memory, if there is such a directory: these tests are not about the disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let (store, _) = Store::open(directory.path(), START).unwrap();
         let mut organisations = Vec::new();

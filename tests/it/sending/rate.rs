@@ -79,8 +79,8 @@ async fn the_limit_is_used_and_hardly_ever_exceeded() {
     assert!(run.throttled < 0.005, "{}", run.throttled);
 }
 
-/// Real SES lets short bursts pass; where a provider counts every second strictly, one message's
-/// recipients are all that a second may hold too many.
+/// Real SES lets short bursts pass; if a provider counts every second strictly, one message's
+/// recipients are the most that a second may hold too many.
 #[tokio::test(start_paused = true)]
 async fn a_limit_on_every_second_is_kept_to_the_recipient() {
     for rate in [1.0, 14.0, 100.0, 500.0] {

@@ -23,7 +23,7 @@ const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 60 };
 /// Result of sending a backlog of one organisation while another sends now and then.
 struct Run {
     sim: Sim,
-    /// Accepted messages per second, as a part of the pace.
+    /// Accepted messages per second, as a part of the rate.
     used: f64,
     /// Median time from acceptance to the call, of the other organisation's messages.
     wait: Duration,

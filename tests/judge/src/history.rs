@@ -92,7 +92,7 @@ pub struct Post {
     /// The idempotency key; over SMTP, the message's own id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The subject, which tells messages without a key apart.
+    /// The subject, which distinguishes messages without a key.
     pub subject: String,
     /// The answer's status; none if no whole answer arrived. Over SMTP, it is 200 if the message is
     /// accepted, else the reply's code.

@@ -35,7 +35,7 @@ pub struct Contradiction {
     pub guarantee: &'static str,
     /// Description of the observation.
     pub found: String,
-    /// The events that tell of it, one a line.
+    /// The events that prove it, one a line.
     pub around: String,
 }
 
@@ -81,7 +81,7 @@ pub fn judge(history: &[Event]) -> Result<Summary, Contradiction> {
     Ok(Summary { entries, ..case.summary() })
 }
 
-/// Makes a contradiction with the events that tell of it.
+/// Makes a contradiction with the events that prove it.
 fn contradiction<'a>(
     guarantee: &'static str,
     found: String,
