@@ -31,7 +31,6 @@ const OF_A_TEST_ORGANISATION: &str =
 /// Author of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The provider.
     Provider,
     /// The simulator of test organisations.
     Simulator,

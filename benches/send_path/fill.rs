@@ -24,7 +24,6 @@ const IDS: usize = 100_000;
 /// Content that the store is to have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// Number of messages.
     pub(crate) messages: usize,
     /// Number of them, the newest, that have an idempotency key.
     pub(crate) keys: usize,

@@ -20,7 +20,6 @@ use pillarbox_store::{CountsByOrganisation, History, ListError, Store, StoreErro
 /// Longest pause between two times that counts are stored. A crash forgets at most what came since
 /// the last one.
 pub const INTERVAL: Duration = Duration::from_mins(1);
-/// Shortest pause.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeper of a file's history.

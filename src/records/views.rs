@@ -29,9 +29,9 @@ pub struct MessageView {
     pub status: String,
     /// Recipients as given: to, cc and bcc.
     pub to: Vec<String>,
-    /// Subject.
+    /// Subject of the message.
     pub subject: String,
-    /// Tag.
+    /// Tag of the message.
     pub tag: String,
     /// The client's own names and values, if it gave any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct MessageView {
     pub created_at: String,
     /// Time at which the provider accepted it.
     pub sent_at: Option<String>,
-    /// Latest event.
+    /// Latest event; `None` before the first.
     pub last_event: Option<LastEventView>,
     /// True if it is of a test organisation, whose mail never goes to the provider.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -63,7 +63,7 @@ pub struct MessageView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureView {
-    /// Kind.
+    /// Code of the failure.
     pub code: String,
     /// Sentence about what happened.
     pub message: String,
@@ -76,10 +76,10 @@ pub struct FailureView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEventView {
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The provider's time.
+    /// Time of the event by the provider's clock.
     pub occurred_at: String,
 }
 
@@ -87,10 +87,10 @@ pub struct LastEventView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The provider's time.
+    /// Time of the event by the provider's clock.
     pub occurred_at: String,
     /// Recipients that it concerns.
     pub recipients: Vec<String>,
@@ -117,7 +117,7 @@ pub struct TimelineEntryView {
     /// Earliest time of the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<String>,
-    /// The event.
+    /// Event, if the entry is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventView>,
     /// Attempts that were left out.
@@ -129,9 +129,9 @@ pub struct TimelineEntryView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedEventView {
-    /// Identifier, the same whenever and however it is read.
+    /// Identifier, the same in every read and delivery.
     pub id: String,
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
     /// Time at which the change was committed.

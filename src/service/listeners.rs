@@ -295,7 +295,6 @@ impl Operators {
         self.observer.show_caught(catcher);
     }
 
-    /// Stops serving operators.
     pub(super) async fn stop(self) {
         // With its end, all streams of events end.
         self.looking.abort();

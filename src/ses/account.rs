@@ -45,7 +45,7 @@ pub enum EnforcementStatus {
     Probation,
     /// SES has ended sending.
     Shutdown,
-    /// The endpoint does not say, or says something else.
+    /// The endpoint returns none, or another value.
     Unknown,
 }
 
@@ -53,11 +53,11 @@ pub enum EnforcementStatus {
 /// reference, `DashboardAttributes` and `TrackingConfigurationOverrides`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engagement {
-    /// It does.
+    /// Opens or clicks are watched.
     Watched,
-    /// It does not.
+    /// Neither is watched.
     NotWatched,
-    /// It is not said here.
+    /// The answer does not have it.
     NotSaid,
 }
 
@@ -74,18 +74,18 @@ impl From<Option<&str>> for Engagement {
 /// Permission of an account to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// It may.
+    /// The account may send.
     Enabled,
     /// Sending is paused, by SES or by the account's owner.
     Disabled,
 }
 
-/// To whom an account may send.
+/// Recipients that an account may send to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// To anybody.
+    /// All recipients.
     Production,
-    /// To verified identities and the mailbox simulator alone.
+    /// Only verified identities and the mailbox simulator.
     Sandbox,
 }
 

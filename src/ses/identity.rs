@@ -40,7 +40,7 @@ pub struct Identity {
 pub enum Verification {
     /// It may be sent from.
     Verified,
-    /// It does not, or not yet.
+    /// It may not be sent from, or not yet.
     Unverified,
 }
 

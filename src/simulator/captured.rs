@@ -28,13 +28,13 @@ pub struct CapturedMessage {
     pub received_at: Timestamp,
     /// The sender as given.
     pub from: String,
-    /// As given.
+    /// The recipients of `To`, as given.
     pub to: Vec<String>,
-    /// As given.
+    /// The recipients of `Cc`, as given.
     pub cc: Vec<String>,
-    /// As given.
+    /// The recipients of `Bcc`, as given.
     pub bcc: Vec<String>,
-    /// As given.
+    /// The addresses for replies, as given.
     pub reply_to: Vec<String>,
     /// The subject, not encoded.
     pub subject: String,

@@ -26,7 +26,7 @@ pub enum VerifiedBy {
     Lookup(u32),
     /// By the time since its creation.
     Age(Duration),
-    /// Never.
+    /// It stays unverified.
     Nothing,
 }
 

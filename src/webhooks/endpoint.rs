@@ -708,7 +708,6 @@ impl Endpoint {
         };
     }
 
-    /// Publishes its progress.
     fn tell(&self) {
         let behind = self.slots.get(self.attempted).map(|slot| slot.recorded_at);
         let in_flight = self.attempts.len();

@@ -104,7 +104,6 @@ impl Nodes {
         nodes
     }
 
-    /// Number of nodes.
     pub(crate) fn count(&self) -> usize {
         self.sites.len()
     }

@@ -57,7 +57,6 @@ impl Client {
         self.answer().await
     }
 
-    /// Reads one response.
     pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
         loop {
             if let Some(answer) = self.take_answer() {

@@ -32,7 +32,6 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 /// The longest payload that need not be agreed on.
 pub(crate) const MAX_PAYLOAD: usize = 16_384;
 
-/// Encodes one frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()

@@ -19,11 +19,9 @@ use tokio::task::JoinHandle;
 /// The longest that a receive waits, so that an idle poll's last receives end within a test.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Handling of deletions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleting {
     Works,
-    /// Each call fails.
     Fails,
     /// The call is never answered.
     Hangs,

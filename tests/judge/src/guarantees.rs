@@ -7,7 +7,6 @@ use crate::{Contradiction, Summary, contradiction};
 
 /// The window of an idempotency key: 24 hours, in microseconds.
 const WINDOW: u64 = 24 * 3_600 * 1_000_000;
-/// The final statuses.
 const FINAL: [&str; 3] = ["sent", "failed", "suppressed"];
 
 type Verdict = Result<(), Contradiction>;
