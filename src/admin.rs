@@ -683,7 +683,7 @@ enum Place {
 /// Facts that a running service reports about itself, and checks that it runs on itself.
 #[derive(Debug)]
 pub struct ServiceFacts {
-    /// Address at which clients are served, over TCP or on an inherited socket.
+    /// Address at which clients are served, on a socket of our own or an inherited one.
     pub clients: SocketAddr,
     /// Address of the API in Resend's shape; `None` if it is off.
     pub resend: Option<SocketAddr>,

@@ -1,10 +1,10 @@
 //! Speed of the send path, also as the store grows: measured on the service as it ships, beside a
 //! bare server in the same run, and compared with the goals.
 //!
-//! `cargo bench` runs everything, `cargo bench -- --short` a small form of it, and `cargo bench
-//! --bench send_path -- accept memory` some parts alone. Results go to `target/bench`. Runs that
-//! are compared alternate: first the one, then the other, in every round, so that a machine that is
-//! busy for a while is busy for both.
+//! `cargo bench` runs everything, `cargo bench -- --short` a small form of it, and
+//! `cargo bench --bench send_path -- accept memory` some parts alone. Results go to `target/bench`.
+//! Runs that are compared alternate: first the one, then the other, in every round, so that a
+//! machine that is busy for a while is busy for both.
 
 use std::net::SocketAddr;
 use std::path::Path;

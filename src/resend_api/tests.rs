@@ -1,4 +1,4 @@
-//! Compares the OpenAPI document with the code.
+//! Compares the `OpenAPI` document with the code.
 
 use std::collections::BTreeSet;
 

@@ -45,7 +45,7 @@ pub struct SnsDestination {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EventBridgeDestination {
-    /// ARN of the EventBridge bus.
+    /// ARN of the `EventBridge` bus.
     #[serde(default)]
     pub event_bus_arn: String,
 }

@@ -5,8 +5,9 @@
 //! goes on, and afterwards the process has no more files open than before. The judge checks the
 //! answers to these clients, too: each of their messages is sent once, and no other. The long form
 //! also holds their 99th percentile to three times what it is without the attack, with more
-//! connections: `cargo test --release --features long --test network -- --nocapture --test-threads
-//! 1`; `NETWORK_SECONDS` sets the duration of each measurement.
+//! connections:
+//! `cargo test --release --features long --test network -- --nocapture --test-threads 1`;
+//! `NETWORK_SECONDS` sets the duration of each measurement.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
