@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-/// What stands in for a number of its own in a message that is sent many times.
+/// Placeholder for a number of its own in a message that is sent many times.
 pub(crate) const UNIQUE_NUMBER: &str = "UNIQUE_NUMBER";
 /// The length of the messages, as JSON, in bytes.
 pub(crate) const LENGTH: usize = 2_500;
 /// The domain that the messages come from.
 pub(crate) const DOMAIN: &str = "mail.example.com";
 
-/// Whether a message has an idempotency key.
+/// Choice whether a message has an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     Unique,
@@ -17,7 +17,7 @@ pub(crate) enum Key {
     None,
 }
 
-/// The message as JSON, with [`UNIQUE_NUMBER`] where each one is to have its own.
+/// The message as JSON, with [`UNIQUE_NUMBER`] in the place of each one's own number.
 pub(crate) fn json(key: Key) -> String {
     let line = "<tr><td class=\"item\">Blue notebook, A5, 160 pages</td><td>2</td>\
                 <td>&euro;\u{a0}7.90</td></tr>\n";

@@ -1,5 +1,5 @@
-//! What a request costs before anything is stored: reading it as JSON, checking it, admitting it
-//! and encoding what goes to the provider. Time by criterion, allocations by counting them.
+//! Cost of a request before anything is stored: reading it as JSON, checking it, admitting it and
+//! encoding the request to the provider. Time by criterion, allocations by counting them.
 //!
 //! Writes `target/bench/parts.json`, which the other bench takes into its report.
 
@@ -41,7 +41,7 @@ struct Options {
     bench: bool,
 }
 
-/// An organisation whose one domain is verified, and nobody suppressed.
+/// An organisation with one verified domain, and without suppressions.
 struct Nobody;
 
 impl Facts for Nobody {

@@ -94,8 +94,8 @@ pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The most rows in one page of a list.
 pub const MAX_PAGE: usize = 500;
 
-/// Stands for what a row that cannot be read would say: the reason of a suppression, which
-/// suppresses all the same, or whose a key was.
+/// Placeholder for the content of a row that cannot be read: the reason of a suppression, which
+/// still suppresses, or the owner of a key.
 pub const UNREADABLE: &str = "unreadable";
 
 /// Marks the number of an organisation that was removed: no name has this character.
@@ -660,7 +660,7 @@ calls! {
     ) => test_send::send;
 }
 
-/// What answers all calls.
+/// Administration that answers all calls.
 pub struct Admin {
     store: Store,
     clock: Clock,
@@ -669,7 +669,7 @@ pub struct Admin {
     place: Place,
 }
 
-/// Where the calls are answered.
+/// Process in which the calls are answered.
 enum Place {
     /// On the file itself: no service runs.
     File,
@@ -682,26 +682,26 @@ enum Place {
     },
 }
 
-/// What a running service tells of itself, and tries out on itself.
+/// Facts that a running service reports about itself, and checks that it runs on itself.
 #[derive(Debug)]
 pub struct ServiceFacts {
-    /// Where clients are served, on whichever socket that is.
+    /// Address at which clients are served, on a socket of our own or an inherited one.
     pub clients: SocketAddr,
-    /// Where clients of the API in Resend's shape are served, if they are.
+    /// Address of the API in Resend's shape; `None` if it is off.
     pub resend: Option<SocketAddr>,
-    /// Where messages are submitted over SMTP.
+    /// Listeners at which messages are submitted over SMTP.
     pub smtp: Vec<SmtpListener>,
-    /// What TLS is spoken with there, where it is.
+    /// TLS of these listeners; `None` if they use none.
     pub tls: Option<Arc<Tls>>,
     pub intake: Arc<Intake>,
-    /// How their events come back.
+    /// Route by which their events come back.
     pub events: EventRoute,
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
     pub bodies: Arc<BodyFacts>,
     pub alerts: Arc<Alerts>,
     pub restarts: Arc<Restarts>,
-    /// What commands check, to know that this is the service that they mean.
+    /// Identity that commands check before they act, so that they reach the service they mean.
     pub identity: Identity,
 }
 
@@ -711,8 +711,8 @@ impl Admin {
         Self { store, clock, webhooks_proxy: ProxyRule::Direct, place: Place::File }
     }
 
-    /// The administration in a running service; without `facts`, it can neither be examined nor be
-    /// told from others.
+    /// The administration in a running service. Without `facts`, it cannot be examined, and
+    /// commands cannot identify it.
     pub fn in_service(
         store: Store,
         clock: Clock,
@@ -755,7 +755,7 @@ impl Admin {
         }
     }
 
-    /// What the running service knows and does; `None` if none runs.
+    /// State and actions of the running service; `None` if none runs.
     fn live(&self) -> Option<&Arc<dyn LiveView>> {
         match &self.place {
             Place::Service { live, .. } => Some(live),
@@ -763,12 +763,12 @@ impl Admin {
         }
     }
 
-    /// Address at which clients are served, if a service runs that tells of itself.
+    /// Address at which clients are served, if a running service reports it.
     pub fn client_address(&self) -> Option<SocketAddr> {
         self.facts().ok().map(|facts| facts.clients)
     }
 
-    /// What the running service tells of itself.
+    /// Facts that the running service reports about itself.
     fn facts(&self) -> Result<&ServiceFacts, Refusal> {
         match &self.place {
             Place::Service { facts: Some(facts), .. } => Ok(facts),

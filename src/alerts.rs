@@ -1,9 +1,9 @@
-//! Alerts: a receiver of the operators' own is told of conditions, of sender domains and of API keys
-//! that end soon.
+//! Alerts: an endpoint of the operators receives conditions, sender domains and API keys that end
+//! soon.
 //!
-//! The conditions come in once a second, as they were found for everything else. What was raised is
+//! The conditions come in once a second, as they were found for everything else. A raised alert is
 //! a row of the store until it is cleared. Of several nodes, one posts for all; while the store
-//! refuses, each posts what is its own. Knows nothing of how conditions are found.
+//! refuses, each posts its own. Knows nothing of how conditions are found.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,10 +35,10 @@ mod watcher;
 const MAX_IN_FLIGHT: usize = 4;
 /// Alerts do not get through from so many failed attempts in a row on.
 const FAILING_FROM: u32 = 3;
-/// How often the ends of API keys are looked at.
+/// Interval between two checks of the ends of API keys.
 const EXPIRY_LOOK: Duration = Duration::from_mins(1);
 
-/// Tells operators of what happens.
+/// Sends alerts to the operators' receiver.
 #[derive(Debug)]
 pub struct Alerts {
     store: Store,
@@ -51,7 +51,7 @@ pub struct Alerts {
     status: Mutex<AlertsStatus>,
 }
 
-/// How the posts go: what conditions and metrics tell. It is in memory alone.
+/// State of the posts: the source for conditions and metrics. It is in memory alone.
 #[derive(Debug, Clone, Default)]
 pub struct AlertsStatus {
     /// Last answer, or what came in its place.
@@ -69,7 +69,7 @@ pub struct AlertsStatus {
 }
 
 impl AlertsStatus {
-    /// Whether alerts do not get through.
+    /// True if alerts do not get through.
     pub const fn is_failing(&self) -> bool {
         self.failures_in_a_row >= FAILING_FROM
     }
@@ -110,7 +110,7 @@ impl Alerts {
         Ok(())
     }
 
-    /// How the posts go; `None` if there is no receiver.
+    /// State of the posts; `None` if there is no receiver.
     pub fn show(&self) -> Option<AlertsStatus> {
         self.receiver.borrow().is_some().then(|| self.status().clone())
     }
@@ -173,7 +173,7 @@ pub async fn test(
     Ok(receiver.post(payload::test(clock.machine_time()), clock).await.into())
 }
 
-/// What the task of alerts knows.
+/// State of the alerts' task.
 struct Work<'a> {
     alerts: &'a Alerts,
     watcher: Watcher,
@@ -196,7 +196,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Looks at the conditions that hold, and at what other nodes wrote.
+    /// Checks the conditions that hold, and the rows that other nodes wrote.
     async fn look(&mut self, conditions: &[Observed]) {
         let (store, now) = (&self.alerts.store, self.alerts.clock.now());
         let has_duty = *self.has_duty.borrow();
@@ -225,7 +225,7 @@ impl<'a> Work<'a> {
             return;
         }
         self.expiries_looked_at = Some(now);
-        // In a doubt of the clock nobody is told that a key ends.
+        // If the clock is in doubt, no alert says that a key ends.
         let window_now = self.alerts.clock.window_time().now();
         if let Err(error) = self.alerts.store.tell_of_expiring_keys(window_now).await {
             debug!(%error, "the ends of API keys could not be checked");
@@ -262,7 +262,7 @@ impl<'a> Work<'a> {
             if let Some(delivery) = payload::delivery(&key, &alert, &self.book, name) {
                 return Some((key, alert, delivery));
             }
-            // What it was about is gone.
+            // Its subject was removed.
             self.book.end(&key);
             self.book.change(key, AlertChange::delivery(alert.taken()));
         }

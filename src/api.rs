@@ -45,12 +45,13 @@ pub mod json;
 pub mod metrics;
 pub mod wire;
 
-/// The API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without
-/// a key. Written by hand, because it says more than types do; tests hold it against the code.
+/// The API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
+/// without a key. Written by hand, because it says more than types do; tests hold it against the
+/// code.
 const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
-/// The API's paths, for whoever asks for another one.
+/// The API's paths, for the refusal of another path.
 const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel, \
                      /emails/{id}/events, /emails/{id}/timeline, /events, /usage and /openapi.json";
 /// Media type of pages for people.
@@ -75,8 +76,8 @@ pub struct Api {
     inner: Arc<Inner>,
 }
 
-/// What the API does with requests, in whatever shape they come: the listener in Resend's shape does
-/// the same with its own.
+/// Request handling of the API, independent of the shape: the listener in Resend's shape uses the
+/// same with its own.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) intake: Arc<Intake>,
@@ -85,7 +86,7 @@ pub(crate) struct Inner {
     clock: Clock,
     budgets: Budgets,
     pub(crate) metrics: Arc<ClientMetrics>,
-    /// What stops messages on all nodes. It is there before the first request.
+    /// Canceller of messages on all nodes. It is there before the first request.
     canceller: OnceLock<Arc<dyn Canceller>>,
     /// Page for a browser that opens the listener's address.
     welcome: OnceLock<Bytes>,
@@ -95,7 +96,7 @@ pub(crate) struct Inner {
 /// share them.
 #[derive(Debug, Clone)]
 pub struct Budgets {
-    /// Request bodies.
+    /// Budget of request bodies.
     pub bodies: BodyReader<OrganisationId>,
     /// Responses that clients have not read.
     pub responses: Responses<OrganisationId>,
@@ -234,7 +235,7 @@ impl Api {
     }
 
     /// Shows a page, as HTML, to a browser that opens the listener's address. The first page stays.
-    /// Without one, a browser gets 401 there as everybody else without a key.
+    /// Without one, a browser gets 401 there, as every client without a key.
     pub fn show_welcome(&self, page: String) {
         // The one that came first stays.
         let _ = self.inner.welcome.set(page.into());
@@ -486,7 +487,7 @@ impl Inner {
         let live = move |id| queue.live(id);
         let responses = self.budgets.responses.clone();
         let organisation = organisation.id;
-        // Where the rows are read: a long page must not hold a worker.
+        // In the task that reads the rows: a long page must not hold a worker.
         let write = move |listing: Listing| responses.count(organisation, write(listing));
         let now = self.clock.window_time();
         let lister = Lister::Organisation(organisation);
@@ -570,7 +571,7 @@ impl Inner {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         self.budgets.responses.require_room(organisation)?;
         let responses = self.budgets.responses.clone();
-        // Where the rows are read, as a listing is written.
+        // In the task that reads the rows, as a listing is written.
         let write = move |page: FeedPage| {
             let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
             responses.count(organisation, wire::feed(kind, &page.entries, next))
@@ -654,7 +655,7 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a person opened the listener's address: only a browser asks for HTML.
+/// True if a person opened the listener's address: only a browser asks for HTML.
 fn is_browser_at_root<B>(request: &Request<B>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).iter();
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());

@@ -1,13 +1,12 @@
 //! Bodies of pending messages: the arena, anonymous memory that can outlive its process.
 //!
-//! It has the only copy of a body while the message waits, with what a later process has to know of
-//! it: whose it is, how often it was tried, and whether a call is under way. Whoever holds the
-//! arena's descriptor keeps it: a service manager, or the program that is executed in the place of
-//! this one. Nothing of it is mapped or has a name in a file system.
+//! It has the only copy of a body while the message waits. A record also has what a later process
+//! needs: the organisation, the number of attempts, and the state of the call. The arena lives as
+//! long as a process holds its descriptor: a service manager, or the program that is executed in
+//! the place of this one. Nothing of it is mapped or has a name in a file system.
 //!
 //! A record is whole before its message is committed, and its room is free again once the message's
-//! final state is durable. Which of the records that are found are still pending is known to the
-//! store alone.
+//! final state is durable. Only the store knows which of the found records are still pending.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -43,7 +42,7 @@ pub(crate) mod moments;
 mod room;
 mod scan;
 
-/// Name of the arena, for those who look at the process.
+/// Name of the arena, as `/proc` lists it.
 const NAME: &str = "pillarbox-bodies";
 
 /// The process that an arena belongs to, and its successors.
@@ -64,7 +63,7 @@ pub enum NotTaken {
     /// A newer version has made it.
     #[error("a newer version of pillarbox has made it (format {version})")]
     Newer {
-        /// Its format.
+        /// Version of the format.
         version: u32,
     },
     /// Its head was changed.
@@ -90,9 +89,9 @@ impl From<io::Error> for NotTaken {
 /// Body to be put into the arena.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBody<'a> {
-    /// Its message.
+    /// Id of the message.
     pub id: MessageId,
-    /// Its organisation.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
@@ -113,7 +112,7 @@ pub struct LiveState {
     pub acceptance: Acceptance,
     /// Time of the next attempt.
     pub due: Instant,
-    /// Its call.
+    /// State of the latest call.
     pub call: CallState,
 }
 
@@ -126,7 +125,7 @@ pub enum CallState {
     UnderWay,
     /// The provider accepted the message, and that is not in the store yet.
     Answered {
-        /// The provider's identifier.
+        /// Id that SES gave the message.
         ses_message_id: String,
         /// Time at which the provider accepted it.
         sent_at: Timestamp,
@@ -138,9 +137,9 @@ pub enum CallState {
 /// Body that was found in an arena, with its message's state.
 #[derive(Debug)]
 pub struct Survivor {
-    /// Its message.
+    /// Id of the message.
     pub id: MessageId,
-    /// Its organisation.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
@@ -150,7 +149,7 @@ pub struct Survivor {
     pub live: LiveState,
     /// Reason not to send it again, if it was cancelled while its call was under way.
     pub cancellation: Option<Cancellation>,
-    /// The body.
+    /// Body in the arena.
     pub body: Body,
 }
 
@@ -171,7 +170,7 @@ struct Arena {
     moments: Moments,
 }
 
-/// A body in the arena. Its room is free again once nobody holds it.
+/// A body in the arena. Its room is free again once no holder is left.
 pub struct Body {
     arena: Arc<Arena>,
     slot: Slot,
@@ -185,8 +184,8 @@ enum Hold {
     HandedOn,
 }
 
-/// A body in the arena, in as few bytes as can be: for those that wait. Its room is not free again
-/// before [`BodyStore::body`] has made a body of it, and nobody holds that.
+/// A body in the arena, in as few bytes as can be: for messages that wait. Its room is free again
+/// only after [`BodyStore::body`] has made a body of it and that has no holder left.
 #[derive(Debug)]
 #[must_use]
 pub struct HeldBody(Slot);
@@ -254,8 +253,8 @@ impl BodyStore {
         Self(Arc::new(Arena { file, owner, seed, is_owned, room, moves, moments }))
     }
 
-    /// Goes on in the place of the earlier process: from here on, dropped bodies are gone, and the
-    /// arena has the present format, because what is put in may be read by that alone.
+    /// Goes on in the place of the earlier process: from here on, dropped bodies are deleted, and
+    /// the arena has the present format, because only that can read new records.
     pub fn own(&self) {
         let Arena { owner, seed, moments, .. } = *self.0;
         let head = ArenaHead { owner, seed, origin: Some(moments.origin()) };
@@ -323,7 +322,8 @@ impl BodyStore {
                 drop(room);
                 written
             }
-            // Nobody else writes to its blocks, and it is not moved, so others need not wait for it.
+            // No other thread writes to its blocks, and it is not moved, so others need not wait
+            // for it.
             Size::Large => {
                 let begun = self.0.begin(&placed, [&bytes, &[]]);
                 drop(room);
@@ -367,7 +367,7 @@ impl Body {
         Self { arena: Arc::clone(arena), slot, hold: Hold::Held }
     }
 
-    /// Makes it small.
+    /// Reduces it to a handle of a few bytes.
     pub fn into_held(mut self) -> HeldBody {
         self.hold = Hold::HandedOn;
         HeldBody(self.slot)
@@ -423,7 +423,7 @@ impl Body {
         }
     }
 
-    /// Writes the state of its message. What is known of its end takes the place of the content.
+    /// Writes the state of its message. The known end takes the place of the content.
     pub fn set_live(&self, id: MessageId, live: &LiveState) -> io::Result<()> {
         let call = match &live.call {
             CallState::Idle => CallRecord::Idle,
@@ -506,7 +506,7 @@ impl Arena {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Reads `len` bytes.
+    /// Reads `len` bytes from position `at`.
     fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
@@ -539,8 +539,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes the head of blocks invalid, or gives their memory back to the kernel, and lets others use
-    /// them. Nothing is locked meanwhile, and nobody else has them.
+    /// Makes the head of blocks invalid, or gives their memory back to the kernel, and lets others
+    /// use them. Nothing is locked meanwhile, and no record uses them.
     fn give_back(&self, freed: Freed) {
         let first = block_offset(freed.blocks.start);
         let given_back = match freed.memory {

@@ -1,6 +1,6 @@
-//! The command line: reads it, asks the service or works on the file, and prints what came of it.
+//! The command line: reads it, asks the service or works on the file, and prints the result.
 //!
-//! Decides nothing: what is allowed is the administration's and the domain's to say.
+//! Decides nothing: the administration and the domain have the rules.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ const EXIT_USAGE: u8 = 2;
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of the service's own, \
                           71 the service's stop lost messages, 75 start the service again, 78 wrong \
                           configuration.";
-/// What the program is called.
+/// Name of the program.
 const NAME: &str = "pillarbox";
 
 /// Self-hosted transactional email: one binary, one directory, sent through Amazon SES.
@@ -240,7 +240,7 @@ pub fn run() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Where nothing can be printed, the exit code still says it.
+            // If nothing can be printed, the exit code still reports it.
             let _ = error.print();
             let code = u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE);
             return ExitCode::from(match handed_bodies {

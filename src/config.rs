@@ -48,7 +48,7 @@ const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 const DEFAULT_DEAD_AFTER: Duration = Duration::from_mins(3);
 /// A node starts no call 20 s after its last beat; the rest is for clocks and scheduling.
 const LEASE_MARGIN: Duration = Duration::from_secs(50);
-/// How many bytes of a request a call to the provider gets another second for.
+/// Bytes of a request that extend the time limit of a call to the provider by one second.
 const CALL_BYTES_PER_SECOND: usize = 512 * KIB;
 
 /// Keys that name a proxy. Their values may hold a password.
@@ -59,8 +59,8 @@ const WEBHOOKS_PROXY: &str = "webhooks.proxy";
 const LARGEST_REQUEST: usize = 40 * MIB;
 /// Beyond any machine's memory; only there to catch a slip.
 const LARGEST_BUDGET: usize = 1024 * GIB;
-/// How many requests of the largest size a budget must hold. One organisation gets about half of
-/// it, and the other half must have room for others.
+/// Number of requests of the largest size that a budget must hold. One organisation gets about half
+/// of it, and the other half must have room for others.
 const REQUESTS_IN_BUDGET: usize = 4;
 /// The longest page of records is a few mebibytes.
 const LEAST_WRITING: usize = 16 * MIB;
@@ -71,9 +71,9 @@ const LONGEST_RETRY: Duration = Duration::from_hours(30 * 24);
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where clients send and read.
+    /// Address of the API.
     pub listen: SocketAddr,
-    /// Where operators look.
+    /// Address of the operators' page, the health checks and the metrics.
     pub operator_listen: SocketAddr,
     /// Host names of the operator listener besides its IP address and localhost, in lower case.
     pub operator_hosts: Vec<String>,
@@ -94,23 +94,23 @@ pub struct Config {
     pub max_reading_bytes: usize,
     /// Responses that clients have not read yet, in bytes, all connections together.
     pub max_writing_bytes: usize,
-    /// What the client listener speaks TLS with; plain HTTP where it is not given.
+    /// TLS of the client listener; plain HTTP if it is not given.
     pub tls: Option<Tls>,
-    /// Where messages are submitted over SMTP.
+    /// Listeners of SMTP submission.
     pub smtp: Smtp,
-    /// Where clients of the API in Resend's shape send and read, if there are any.
+    /// Address of the API in Resend's shape; `None` if it is off.
     pub resend_listen: Option<SocketAddr>,
-    /// How messages are sent.
+    /// Rate, time limits and drain of sending.
     pub sending: Sending,
-    /// Test organisations.
+    /// Handling of test organisations.
     pub test: Test,
-    /// The provider.
+    /// Region, configuration set and events of Amazon SES.
     pub ses: Ses,
     /// Delivery to webhooks.
     pub webhooks: Webhooks,
     /// Receiver of alerts, if operators have one.
     pub alerts: Option<Alerts>,
-    /// What stores.
+    /// Engine that stores everything.
     pub store: StoreConfig,
 }
 
@@ -125,16 +125,16 @@ pub struct OperatorSignIn {
     pub proxies: Vec<IpNet>,
 }
 
-/// Receiver of alerts.
+/// Receiver of alerts (`alerts`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alerts {
-    /// Its address.
+    /// Address that alerts are posted to.
     pub url: WebhookUrl,
     /// Secret that signs, as it was read from its file.
     pub secret: SigningSecret,
 }
 
-/// What stores.
+/// Engine that stores everything: a data file of this node, or a database for several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StoreConfig {
     /// A file in `data_dir`.
@@ -156,92 +156,92 @@ enum Engine {
 pub struct Postgres {
     /// Hosts with their ports. The writable one is found.
     pub hosts: Vec<(String, u16)>,
-    /// The database's name.
+    /// Name of the database.
     pub database: String,
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
     /// File with the user's password, if it needs one.
     pub password_file: Option<PathBuf>,
     /// Certificates, as PEM, that the server's own is checked against. TLS is off without them.
     pub ca_file: Option<PathBuf>,
-    /// How long a client waits for its acceptance before it gets 503.
+    /// Time limit of a client's acceptance; after it the client gets 503.
     pub answer_timeout: Duration,
     /// This node's name; no other live node has it.
     pub node: String,
-    /// How long a node has to be silent until the others take it for dead.
+    /// Silence after which the other nodes take a node for dead.
     pub dead_after: Duration,
     /// The least that this may be for this node's own calls.
     pub least_dead_after: Duration,
 }
 
-/// What the client listener speaks TLS with: two files, as PEM.
+/// Certificate and private key of the client listener: two files, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The certificate, followed by those of its issuers.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// File of its private key.
     pub key: PathBuf,
 }
 
-/// Where messages are submitted over SMTP; nowhere if neither address is given.
+/// Listeners of SMTP submission; there is none if neither address is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Smtp {
-    /// The address where a session begins in plain text.
+    /// The address at which a session begins in plain text.
     pub listen: Option<SocketAddr>,
-    /// The address where a session begins with TLS.
+    /// The address at which a session begins with TLS.
     pub tls_listen: Option<SocketAddr>,
 }
 
-/// How messages are sent.
+/// Sending to the provider (`sending`).
 #[derive(Debug, Clone)]
 pub struct Sending {
     /// Pending bodies in memory, in bytes; at least four of `max_request_bytes`.
     pub max_pending_bytes: usize,
     /// Calls to the provider under way at one time.
     pub max_in_flight: usize,
-    /// The pace.
+    /// Limit of recipients per second.
     pub max_rate: MaxRate,
-    /// How long one call may take.
+    /// Time limit of one call.
     pub request_timeout: Duration,
     /// The delays between the attempts of one message.
     pub backoff: Backoff,
     /// The age at which a message that is not sent has failed.
     pub retry_for: Duration,
-    /// What follows an attempt whose answer was lost.
+    /// Step after an attempt whose answer was lost.
     pub on_unknown: OnUnknown,
-    /// How long a stopping process goes on sending.
+    /// Time for which a stopping process goes on sending.
     pub drain: Duration,
     /// Yes if the bodies of pending messages are to outlive the process.
     pub keep_bodies: KeepBodies,
 }
 
-/// Test organisations.
+/// Handling of test organisations (`test`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Test {
     /// Yes if the last messages of each are to be kept for the operators' page.
     pub capture: Capture,
 }
 
-/// Decision whether mail of test organisations is kept to be looked at.
+/// Decision whether mail of test organisations is kept for the operators' page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Capture {
     /// It is, in memory.
     Yes,
-    /// It is not.
+    /// It is not kept.
     #[default]
     No,
 }
 
-/// The pace, in recipients per second.
+/// Rate in recipients per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MaxRate {
-    /// What the provider allows the account.
+    /// The rate that the provider allows the account.
     Auto,
     /// At most this; over zero and finite.
     PerSecond(f64),
 }
 
-/// What follows an attempt whose answer was lost, so that the provider may have accepted it.
+/// Step after an attempt whose answer was lost, so that the provider may have accepted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknown {
     /// Another attempt: the message may be sent twice.
@@ -259,39 +259,39 @@ pub enum KeepBodies {
     No,
 }
 
-/// The provider.
+/// Amazon SES: region, configuration set and events (`ses`).
 #[derive(Debug, Clone)]
 pub struct Ses {
-    /// The AWS region.
+    /// AWS region, such as `eu-west-1`.
     pub region: String,
     /// An endpoint in place of the region's own: `http` or `https`, without query or user.
     pub endpoint: Option<Uri>,
     /// The configuration set that messages are sent with.
     pub configuration_set: Option<String>,
-    /// Whether messages turn open and click tracking off for themselves.
+    /// Decision whether messages carry the header that turns open and click tracking off.
     pub tracking_override: TrackingOverride,
     /// Proxy of calls to AWS.
     pub proxy: ProxyRule,
-    /// How delivery events arrive.
+    /// Source of delivery events.
     pub events: Events,
 }
 
-/// Delivery to webhooks.
+/// Delivery to webhooks (`webhooks`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Webhooks {
     /// Proxy of calls to endpoints, and to the receiver of alerts.
     pub proxy: ProxyRule,
 }
 
-/// How delivery events arrive.
+/// Source of delivery events (`ses.events`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
     /// The SQS queue to poll.
     pub queue_url: Option<Uri>,
 }
 
-/// The process's environment, for [`Config::load`]. Where `std::env::vars` would panic over bytes
-/// that are not UTF-8, they are replaced.
+/// The process's environment, for [`Config::load`]. Bytes that are not UTF-8 are replaced;
+/// `std::env::vars` would panic.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     env::vars_os().map(|(name, value)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())

@@ -1,5 +1,5 @@
-//! The dispatcher: takes due messages out of the queue, sends them at the pace and within the
-//! concurrency that the provider allows, and records what became of them.
+//! The dispatcher: takes due messages out of the queue, sends them within the rate and the
+//! concurrency that the provider allows, and records the outcomes.
 //!
 //! Knows nothing of HTTP clients on our own side. Every call it starts is one attempt, and every
 //! attempt's outcome is recorded before anything else happens to the message.
@@ -56,7 +56,7 @@ mod refusal_runs;
 mod throttle;
 pub mod token_bucket;
 
-/// How many messages are looked at before others get their turn on the thread.
+/// Number of messages that are started before other tasks get the thread.
 const START_STEP: usize = 64;
 /// Time that calls under way have to end, if another program goes on with what is pending.
 pub const LAST_CALLS: Duration = Duration::from_secs(5);
@@ -65,10 +65,10 @@ pub const LAST_CALLS: Duration = Duration::from_secs(5);
 const ATTEMPTS_PER_CALL: usize = 2;
 /// Calls under way at one time for all test organisations together.
 const TEST_CALLS: usize = 32;
-/// How often a look is taken whether the dispatcher has turned.
+/// Interval between two checks whether the dispatcher's loop has gone round.
 const TURN_POLL: Duration = Duration::from_millis(50);
 
-/// How to send.
+/// Limits and delays of sending.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Calls under way at one time, at most.
@@ -78,11 +78,11 @@ pub struct Settings {
     pub backoff: Backoff,
     /// The age at which a message that is not sent has failed.
     pub retry_for: Duration,
-    /// What follows an attempt whose answer was lost.
+    /// Step after an attempt whose answer was lost.
     pub on_unknown: OnUnknown,
-    /// The least wait after such an attempt, so that an event can settle the question first.
+    /// The least wait after such an attempt, so that an event can resolve the doubt first.
     pub unknown_wait: Duration,
-    /// How long sending goes on once the service stops.
+    /// Time for which sending goes on once the service stops.
     pub drain: Duration,
 }
 
@@ -95,10 +95,10 @@ pub struct Dispatcher<P> {
     clock: Clock,
     settings: RwLock<Arc<Settings>>,
     throttle: Mutex<Throttle>,
-    /// Held from taking a message out to the start of its call, so that whoever cancels finds it
-    /// on either side of that. Locked before all others, and while the store is asked.
+    /// Held from taking a message out to the start of its call, so that a cancellation finds it on
+    /// either side of that. Locked before all others, and while the store is asked.
     starting: tokio::sync::Mutex<()>,
-    /// Cancellations under way. They go on to their end though nobody waits for it any more.
+    /// Cancellations under way. They complete even if their caller has disconnected.
     cancelling: Mutex<JoinSet<()>>,
     domains: PausedDomains,
     refusals: RefusalRuns,
@@ -114,18 +114,18 @@ pub struct Dispatcher<P> {
     turns: AtomicU64,
     metrics: SendingMetrics,
     recent: Recent,
-    /// Told when rate or settings have changed.
+    /// Notified when rate or settings have changed.
     changed: Notify,
-    /// Told when the provider takes messages again.
+    /// Notified when the provider takes messages again.
     returned: Notify,
-    /// Told when calls begin to say that it does not.
+    /// Notified when calls begin to fail.
     doubted: Notify,
 }
 
-/// How sending goes.
+/// State of sending.
 #[derive(Debug, Clone, Default)]
 pub struct SendingStatus {
-    /// What is pending.
+    /// Messages that are not final.
     pub pending: Pending,
     /// The byte budget, in bytes.
     pub max_pending_bytes: usize,
@@ -133,22 +133,22 @@ pub struct SendingStatus {
     pub full_for: Vec<OrganisationId>,
     /// The part of its share that the organisation with the most pending bytes has in use.
     pub greatest_share: f64,
-    /// The pace now.
+    /// Rate that applies now.
     pub rate: Rate,
-    /// The pace without throttling.
+    /// Limit of the rate without throttling.
     pub rate_limit: Rate,
-    /// The daily quota, where it is known.
+    /// The daily quota, if it is known.
     pub quota: Option<DailyQuota>,
     /// Outcomes that wait for the store to take them.
     pub unrecorded: usize,
-    /// The provider's condition, as operators are told of it.
+    /// The provider's condition, as it is reported to operators.
     pub condition: BreakerState,
     /// Organisations whose calls fail while others' do not, and what went wrong.
     pub paused_organisations: Vec<(OrganisationId, String)>,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
-    /// Organisations whose messages the provider refuses alike, so that they wait, and what it
-    /// says.
+    /// Organisations whose messages the provider refuses one after the other, so that they wait,
+    /// and its message.
     pub held_refusals: Vec<(OrganisationId, String)>,
     /// The calls of the last five minutes.
     pub recent_calls: RecentCalls,
@@ -166,7 +166,7 @@ pub enum Phase {
     /// It sends what is due and what can be brought forward, until nothing is left or this time. If the
     /// rest is kept, a handover follows then, of [`LAST_CALLS`].
     Draining {
-        /// The end.
+        /// End of the drain.
         until: Instant,
         /// Fate of the rest.
         rest: Rest,
@@ -174,7 +174,7 @@ pub enum Phase {
     /// It starts no call, and waits for those under way until this time at most: another program
     /// goes on with what is pending.
     Handover {
-        /// The end.
+        /// End of the handover.
         until: Instant,
     },
 }
@@ -188,7 +188,7 @@ pub enum Rest {
     Kept,
 }
 
-/// What keeps the next call from starting.
+/// Reason why the next call cannot start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// Nothing: there may be more to start.
@@ -256,7 +256,7 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Changes the pace's limit.
+    /// Changes the limit of the rate.
     pub fn set_rate(&self, rate: Rate) {
         let mut throttle = self.throttle();
         throttle.rate = rate;
@@ -265,7 +265,7 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Changes this node's part of the pace, from 0 to 1.
+    /// Changes this node's part of the rate, from 0 to 1.
     pub fn set_share(&self, share: f64) {
         let mut throttle = self.throttle();
         throttle.share = share;
@@ -274,8 +274,8 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Takes over the account's daily quota by the provider's own count; `None` where there is
-    /// none. From here on, what is sent is counted against it.
+    /// Takes over the account's daily quota by the provider's own count; `None` if there is none.
+    /// From here on, sent recipients count against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut throttle = self.throttle();
         let before = throttle.health.state().clone();
@@ -296,15 +296,14 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// For how long operators have been told that the provider takes no messages; `None` if they are
-    /// told that it does.
+    /// Time since the provider was reported as taking no messages; `None` if it is reported as up.
     pub fn impaired_for(&self) -> Option<Duration> {
         let (now, next) = (Instant::now(), self.next_probe());
         let reported = self.throttle().health.reported(now, next);
         reported.since.map(|since| now.saturating_duration_since(since))
     }
 
-    /// Returns true while an answer to a question without a message could tell something new.
+    /// Returns true while an answer to a question without a message could change the state.
     pub fn is_doubted(&self) -> bool {
         self.throttle().health.is_doubted()
     }
@@ -314,7 +313,7 @@ impl<P: Provider> Dispatcher<P> {
         self.doubted.notified().await;
     }
 
-    /// What would be the next probe of a provider that does not take messages.
+    /// Next probe of a provider that does not take messages.
     fn next_probe(&self) -> NextProbe {
         let max = self.settings().max_in_flight;
         match self.queue.next(OrganisationKind::Production, Instant::now(), max) {
@@ -361,14 +360,14 @@ impl<P: Provider> Dispatcher<P> {
         self.queue.set_obstacle(now.obstacle());
     }
 
-    /// How sending goes.
+    /// Returns the state of sending.
     pub fn status(&self) -> SendingStatus {
         let (now, next) = (Instant::now(), self.next_probe());
         let throttle = self.throttle();
         let reported = throttle.health.reported(now, next);
         let paused_organisations = match reported.state {
             BreakerState::Closed => self.paused_organisations(&throttle.health, now),
-            // All is told once.
+            // All are released together.
             BreakerState::Open { .. } => Vec::new(),
         };
         SendingStatus {
@@ -415,7 +414,7 @@ impl<P: Provider> Dispatcher<P> {
         told.collect()
     }
 
-    /// Looks at the paused domains once more, because a domain may have been checked, or removed and
+    /// Checks the paused domains once more, because a domain may have been verified, or removed and
     /// added again.
     fn reconsider_domains(&self) {
         self.domains.reconsider(|| self.store.domains(), Instant::now());
@@ -451,7 +450,7 @@ impl<P: Provider> Dispatcher<P> {
             match self.queue.take_up(survivor, kind) {
                 Ok(TakenUp::Waits) => {}
                 Ok(TakenUp::Ends(claim, end)) => ended.push((claim, end)),
-                // Its mark in the store stays, and the next start settles it.
+                // Its mark in the store stays, and the next start recovers it.
                 Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
             }
         }
@@ -587,9 +586,9 @@ impl<P: Provider> Dispatcher<P> {
         Wait::Not
     }
 
-    /// Starts the call that a message's turn is for, unless something forbids or delays it. What
-    /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
-    /// permitted, however late its task runs: what is learned meanwhile was not known to it.
+    /// Starts the call of a message whose attempt is due, unless something forbids or delays it. A
+    /// message that is not sent takes nothing of the rate. The call counts as started at `now`,
+    /// when it was permitted, even if its task runs later: later findings were not known to it.
     async fn start(
         self: &Arc<Self>,
         mut claim: Claim,
@@ -598,7 +597,7 @@ impl<P: Provider> Dispatcher<P> {
         starting: &tokio::sync::MutexGuard<'_, ()>,
     ) {
         let dispatcher = Arc::clone(self);
-        // A panic costs the one message's turn, not the dispatcher.
+        // A panic costs this message one attempt, and does not end the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             // Last, because the store may have taken long to say all else.
@@ -608,7 +607,7 @@ impl<P: Provider> Dispatcher<P> {
                     self.end(claim, end, attempts);
                 }
             }
-            // On several nodes, this one may not know any more what the others were told.
+            // On several nodes, this one may miss changes that the others received.
             Ok(Hold::None(_)) if self.store.health() == StoreHealth::Refusing => {
                 if let Some((claim, end)) = claim.put_back_untried(now) {
                     self.end(claim, end, attempts);
@@ -653,7 +652,7 @@ impl<P: Provider> Dispatcher<P> {
         (kind == OrganisationKind::Test).then(|| self.test_attempts.enter())
     }
 
-    /// Charges a call that is about to start to the pace and to the daily quota.
+    /// Charges a call that is about to start to the rate and to the daily quota.
     fn take(&self, claim: &Claim, now: Instant) -> CallMarks {
         let PendingMessage { organisation, recipients, .. } = claim.message;
         let mut throttle = self.throttle();
@@ -769,7 +768,7 @@ impl Wait {
     }
 }
 
-/// Ends when a wait or the phase is over by the clock; never, where neither is.
+/// Ends when a wait or the phase is over by the clock; never, if neither has an end.
 async fn wake_at(wait: Wait, phase: Phase) {
     match wait.end().into_iter().chain(phase.end()).min() {
         Some(wake) => sleep_until(wake).await,

@@ -1,7 +1,7 @@
-//! Delivery events: what the provider reports of messages, taken in and put on their records.
+//! Delivery events: takes in the provider's reports about messages, and puts them on the records.
 //!
 //! A document is acknowledged only once everything that follows from it is durable. Knows nothing
-//! of how documents travel; whoever brings them says when they were taken in.
+//! of how documents travel; the caller says when they were taken in.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,10 +28,9 @@ const UNREAD_RECIPIENT: &str =
 const OF_A_TEST_ORGANISATION: &str =
     "it names a test organisation, whose mail never goes to SES; see what else sends by that name";
 
-/// Who made documents.
+/// Author of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The provider.
     Provider,
     /// The simulator of test organisations.
     Simulator,
@@ -48,7 +47,7 @@ pub struct EventProcessor {
     last_event_at: Mutex<Option<Timestamp>>,
 }
 
-/// What a batch of documents says, before any of it is stored.
+/// Content of a batch of documents, before any of it is stored.
 #[derive(Default)]
 struct Sorted {
     reports: Vec<Report>,
@@ -72,8 +71,8 @@ impl EventProcessor {
         }
     }
 
-    /// Takes in documents, together. When this returns without an error, all that follows from
-    /// them is durable, and they may be forgotten where they came from. Each may come again.
+    /// Takes in documents, together. When this returns without an error, all that follows from them
+    /// is durable, and they may be deleted at their source. Each may come again.
     pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
         self.take_in(documents, Source::Provider).await
     }
@@ -106,7 +105,7 @@ impl EventProcessor {
             self.store.keep_dead_letters(letters).await
         };
         let (applied, kept) = tokio::join!(reported, kept);
-        // What was proved counts at once, also where the rest has to come again.
+        // A proof counts at once, even if the rest has to come again.
         for applied in applied? {
             match applied {
                 Applied::Done => {}
@@ -148,12 +147,13 @@ impl EventProcessor {
         &self.metrics
     }
 
-    /// When the last readable document was taken in, if one was since the start.
+    /// Time at which the last readable document was taken in, if one was since the start.
     pub fn last_event_at(&self) -> Option<Timestamp> {
         *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why no documents can be had now, if that is so: what is wrong and what to do.
+    /// Problem that keeps documents from being fetched now, with what to do; `None` if there is
+    /// none.
     pub fn trouble(&self) -> Option<String> {
         self.trouble_mut().clone()
     }
@@ -225,7 +225,7 @@ fn has_unread_recipient(kind: &EventKind) -> bool {
         && recipients.any(|text| SuppressedAddress::of_recipient(text).is_none())
 }
 
-/// The event as the store takes it; nothing where its tag is none of ours.
+/// The event as the store takes it; `None` if its tag is none of ours.
 fn report(event: ProviderEvent) -> Option<Report> {
     let ProviderEvent { message, organisation, ses_message_id, accepted_at, kind } = event;
     let message = match message {

@@ -31,14 +31,14 @@ pub use batch::{BatchRefusal, PreparedBatch, RequestRefusal};
 
 mod batch;
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The API key that the request came with is not valid any more.
     KeyEnded,
     /// The sender's domain is not verified for the organisation.
     UnverifiedDomain {
-        /// The domain.
+        /// Domain of the sender.
         domain: DomainName<'static>,
         /// Some of those from which the request may be sent.
         verified: Vec<DomainName<'static>>,
@@ -50,12 +50,12 @@ pub enum Refusal {
     },
     /// The API key that the request came with is not for this sender domain.
     SenderForbidden {
-        /// The domain.
+        /// Domain of the sender.
         domain: DomainName<'static>,
     },
     /// A recipient is suppressed.
     Suppressed {
-        /// The recipient's field.
+        /// Full name of the recipient's field.
         field: String,
     },
     /// An operator has paused the organisation, and its requests are refused.
@@ -97,7 +97,7 @@ impl From<AcceptError> for Refusal {
     }
 }
 
-/// Accepts messages.
+/// Acceptance of messages: checks, encodes and stores them.
 #[derive(Debug)]
 pub struct Intake {
     store: Store,
@@ -106,7 +106,7 @@ pub struct Intake {
     ids: MessageIds,
     options: RequestOptions,
     closed: AtomicBool,
-    /// Whether an operator drains this node.
+    /// True while an operator drains this node.
     drained: AtomicBool,
     /// Acceptances whose message may still come into the queue.
     under_way: InFlight,
@@ -143,17 +143,17 @@ impl Intake {
         self.drained.store(drain == DrainOrder::Begin, Ordering::SeqCst);
     }
 
-    /// Whether new messages are refused, be it that the service is stopping or that it is drained.
+    /// True if new messages are refused, because the service is stopping or is drained.
     pub fn refuses_new(&self) -> bool {
         self.is_closed() || self.is_drained()
     }
 
-    /// Whether new messages are refused because an operator drains this node.
+    /// True if new messages are refused because an operator drains this node.
     pub fn is_drained(&self) -> bool {
         self.drained.load(Ordering::SeqCst)
     }
 
-    /// Whether new messages are refused because the service is stopping.
+    /// True if new messages are refused because the service is stopping.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -175,7 +175,7 @@ impl Intake {
         request_id: D,
     ) -> Result<PreparedMessage, Refusal> {
         let right = self.sending_right(organisation, key)?;
-        // Read before the facts: a suppression in between makes the message be looked at again.
+        // Read before the facts: a suppression in between makes the message be checked again.
         let suppression_epoch = self.store.suppression_epoch();
         let facts = self.store.facts(organisation.id).by_right(&right);
         let admitted = self.admit(request, &facts).await?;
@@ -227,8 +227,8 @@ impl Intake {
         Ok(admitted)
     }
 
-    /// The right of a request's key, which may have ended while the request was read. The acceptance
-    /// looks at it again.
+    /// The right of a request's key, which may have ended while the request was read. The
+    /// acceptance checks it again.
     fn sending_right(
         &self,
         organisation: &Organisation,
@@ -261,7 +261,8 @@ impl Intake {
         origin: Origin<'_, D>,
     ) -> Result<NewMessage, Refusal> {
         let Origin { organisation, right, suppression_epoch, request_id } = origin;
-        // Counted before the look: whoever closes the intake either is seen here or sees the mark.
+        // Counted before the check: a concurrent close either sees this request or this request
+        // sees the mark.
         let under_way = self.under_way.enter();
         if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
@@ -312,7 +313,7 @@ impl Intake {
     }
 }
 
-/// Where a message comes from.
+/// Origin of a message.
 #[derive(Clone)]
 struct Origin<'o, D> {
     organisation: &'o Organisation,
@@ -329,11 +330,11 @@ pub enum PreparedMessage {
     Replayed(MessageId),
     /// It cannot be taken, unless its key is that of a message that is being committed now.
     Refused {
-        /// Whose message it is.
+        /// Organisation of the message.
         organisation: OrganisationId,
-        /// Why it cannot be taken.
+        /// Reason why it cannot be accepted.
         refusal: Refusal,
-        /// Its idempotency key.
+        /// Idempotency key of the message.
         key: OwnedIdempotencyKey,
     },
     /// It can be stored.

@@ -10,11 +10,11 @@ use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What is logged where `RUST_LOG` does not say otherwise.
+/// Level of the log if `RUST_LOG` does not set another one.
 const DEFAULT: &str = "info";
-/// Libraries that handle requests and credentials say nothing finer than this, whatever
-/// `RUST_LOG` says: their traces may quote what they carry. The credential chain warns with whole
-/// answers; what went wrong there is logged by our own words.
+/// Libraries that handle requests and credentials log nothing finer than this, whatever `RUST_LOG`
+/// says: their traces may quote the content. The credential chain warns with whole answers; its
+/// failures are logged in our own words.
 const CAPPED: [&str; 10] = [
     "aws_config=off",
     "aws_credential_types=info",
@@ -28,12 +28,12 @@ const CAPPED: [&str; 10] = [
     "rustls=info",
 ];
 
-/// Whether each message's way is logged at the level of information.
+/// Choice whether each message's way is logged at the level of information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageLines {
     /// A line for each message as it moves, and for each attempt to deliver an event.
     Shown,
-    /// Only where `RUST_LOG` asks for the targets `pillarbox::message` and `pillarbox::webhook`.
+    /// Only if `RUST_LOG` asks for the targets `pillarbox::message` and `pillarbox::webhook`.
     Quiet,
 }
 
@@ -53,7 +53,7 @@ pub fn start(messages: MessageLines) {
         // Its own complaints would go to the same broken place, and panic there.
         .log_internal_errors(false)
         .with_ansi(stderr().is_terminal() && !no_color());
-    // Where a subscriber is set already, as in a test, that one stays.
+    // If a subscriber is set already, as in a test, that one stays.
     let _ = if is_journal() {
         subscriber
             .event_format(Journal(Format::default().without_time().with_target(false)))
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Whether standard error is the journal: systemd says which device and file it is
+/// True if standard error is the journal: systemd says which device and file it is
 /// (`systemd.exec(5)`, `$JOURNAL_STREAM`), for it may have been turned elsewhere since.
 fn is_journal() -> bool {
     let Ok(said) = std::env::var("JOURNAL_STREAM") else { return false };
@@ -97,7 +97,7 @@ fn is_journal() -> bool {
     said == format!("{}:{}", stream.dev(), stream.ino())
 }
 
-/// Whether whoever looks wants no colours (<https://no-color.org>).
+/// True if the user wants no colours (<https://no-color.org>).
 fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

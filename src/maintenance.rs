@@ -1,4 +1,4 @@
-//! Upkeep in the background: what is done now and then, whatever messages there are.
+//! Upkeep in the background: periodic tasks that do not depend on messages.
 
 pub mod domain_verification;
 pub mod history;

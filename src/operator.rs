@@ -69,13 +69,13 @@ mod trends;
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 64;
 const ALLOW: &str = "GET, HEAD";
-/// The listener's paths, for whoever asks for another one.
+/// The listener's paths, for the refusal of another path.
 const PATHS: &str = "/ (the page), /healthz, /readyz and /metrics";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The media type of documents.
 const HTML: &str = "text/html; charset=utf-8";
-/// What the page may load: its own files, and its own data. Nothing inline, nothing from outside,
-/// and nobody may frame it.
+/// Policy of the page: it may load its own files, and its own data. Nothing inline, nothing from
+/// outside, and no page may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PAGE_HEADERS: [(HeaderName, &str); 3] = [
@@ -84,7 +84,7 @@ const PAGE_HEADERS: [(HeaderName, &str); 3] = [
     (REFERRER_POLICY, "no-referrer"),
 ];
 
-/// What is looked at.
+/// Parts of the service that are observed.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the names and types say what most of them are")]
 pub struct Parts {
@@ -95,12 +95,12 @@ pub struct Parts {
     pub bodies: Arc<BodyFacts>,
     /// Bytes that the configuration gives to pending messages.
     pub configured_pending_bytes: Arc<AtomicUsize>,
-    /// What is known of the AWS credentials.
+    /// State of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     pub events: Arc<EventProcessor>,
     /// True if something brings events.
     pub has_events: bool,
-    /// What happened in the hours before this one.
+    /// Counts of the hours before this one.
     pub history: Arc<HistoryKeeper>,
     pub webhooks: Arc<Webhooks>,
     pub alerts: Arc<Alerts>,
@@ -117,16 +117,16 @@ pub struct Parts {
     pub file: PathBuf,
     /// Start of the service, in seconds since the Unix epoch.
     pub started: f64,
-    /// What TLS is spoken with to clients, where it is.
+    /// TLS of the client listeners; `None` if they have none.
     pub tls: Option<Arc<Tls>>,
-    /// Who caught what was sent, where that is a stand-in in this process.
+    /// Keeper of caught messages, if a stand-in in this process has one.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
 }
 
-/// The task that looks.
+/// Task that observes the service.
 pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Answers operators' requests.
+/// Handler of operators' requests.
 pub struct Operator {
     observer: Arc<Observer>,
     metrics: Registry,
@@ -143,7 +143,7 @@ enum Endpoint<'a> {
     Health,
     /// `/readyz`: requests can be accepted, and its set-up lets it send them.
     Readiness,
-    /// `/metrics`: the numbers.
+    /// `/metrics`: the metrics as Prometheus reads them.
     Metrics,
     /// The page and what it reads.
     Page(Path<'a>),

@@ -1,8 +1,8 @@
-//! Providers: who takes the calls for pending messages. SES takes those of production; those of test
+//! Providers that take the calls for pending messages. SES takes those of production; those of test
 //! organisations are answered inside the process.
 //!
-//! The choice is made here alone, from the kind that each pending message carries. Knows neither the
-//! queue nor the pace.
+//! The choice is made here alone, from the kind that each pending message carries. Knows neither
+//! the queue nor the rate.
 
 use std::sync::Arc;
 

@@ -43,10 +43,10 @@ mod message;
 mod selection;
 mod sorted;
 
-/// Pending messages that a forecast looks at while others wait.
+/// Pending messages that a forecast reads while others wait.
 const FORECAST_STEP: usize = 1_000;
 
-/// When the next call may start.
+/// Time from which the next call may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A message is due.
@@ -56,7 +56,7 @@ pub enum Next {
     AfterACall(Option<Instant>),
     /// The first message will be due then.
     At(Instant),
-    /// None waits.
+    /// No message waits.
     Never,
 }
 
@@ -71,16 +71,16 @@ pub enum Gate {
     Closed,
 }
 
-/// How much of an organisation is pending.
+/// Pending messages of an organisation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Messages that wait for an attempt.
     pub waiting: usize,
-    /// Calls under way.
+    /// Number of its calls under way.
     pub calls_under_way: usize,
 }
 
-/// How much is pending.
+/// Pending messages in all, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Messages, those being sent included.
@@ -236,8 +236,8 @@ impl MessageQueue {
     }
 
     /// Takes out the message of an organisation of this kind whose call may start at `now`, with at
-    /// most `max_calls` under way for all of the kind: of the organisations whose calls under way are
-    /// fewer than the free slots, the one whose turn it is.
+    /// most `max_calls` under way for all of the kind: of the organisations whose calls under way
+    /// are fewer than the free slots, the next one in the fair order.
     pub fn claim(
         self: &Arc<Self>,
         kind: OrganisationKind,
@@ -260,8 +260,8 @@ impl MessageQueue {
         Claim::all(taken, self)
     }
 
-    /// When the next call for an organisation of this kind may start, with at most `max_calls` under
-    /// way for all of the kind.
+    /// Time from which the next call for an organisation of this kind may start, with at most
+    /// `max_calls` under way for all of the kind.
     pub fn next(&self, kind: OrganisationKind, now: Instant, max_calls: usize) -> Next {
         self.lock().queue.next(kind, now, max_calls)
     }
@@ -300,12 +300,12 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// Whether messages wait because their domain is paused.
+    /// True if messages wait because their domain is paused.
     pub fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
         self.lock().queue.is_held(organisation, DomainHash::of(domain))
     }
 
-    /// Whether messages from a domain have to wait, though none may be there.
+    /// True if messages from a domain have to wait, even if there are none.
     #[cfg(test)]
     pub(crate) fn is_closed(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
         self.lock().queue.is_closed(organisation, DomainHash::of(domain))
@@ -324,17 +324,17 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// How much of an organisation is pending.
+    /// Returns the pending messages of an organisation, as numbers.
     pub fn backlog(&self, organisation: OrganisationId) -> Backlog {
         self.lock().queue.backlog(organisation)
     }
 
-    /// How many messages of an organisation wait that are from a domain.
+    /// Number of messages of an organisation that wait and are from a domain.
     pub fn waiting_from(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> usize {
         self.lock().queue.waiting_from(organisation, DomainHash::of(domain))
     }
 
-    /// When the oldest pending message of each of these organisations was accepted. Takes time in
+    /// Acceptance of the oldest pending message of each of these organisations. Takes time in
     /// proportion to what was accepted before and is pending.
     pub fn oldest_of(
         &self,
@@ -368,7 +368,7 @@ impl MessageQueue {
         found
     }
 
-    /// Whether an organisation has messages that wait or are being sent.
+    /// True if an organisation has messages that wait or are being sent.
     pub fn is_waiting(&self, organisation: OrganisationId) -> bool {
         self.lock().queue.is_waiting(organisation)
     }
@@ -422,7 +422,7 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// How a message stands, where it is pending.
+    /// State of a message; `None` if it is not pending.
     pub fn live(&self, id: MessageId) -> Option<Live> {
         self.lock().live(id)
     }
@@ -442,13 +442,13 @@ impl MessageQueue {
         self.lock().oldest()
     }
 
-    /// How much is pending.
+    /// Returns the pending messages in all, as numbers.
     pub fn pending(&self) -> Pending {
         self.lock().pending(self.budget.in_use())
     }
 
     /// Makes waiting messages due at once, for one last attempt: those that are known not to be
-    /// accepted. Where an answer was lost, an event may yet settle the question before the retry.
+    /// accepted. If an answer was lost, an event may still resolve the doubt before the retry.
     pub fn bring_forward(&self, now: Instant) {
         self.lock().bring_forward(now);
         self.changed.notify_one();

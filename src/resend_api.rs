@@ -36,14 +36,14 @@ use wire::{BatchDocument, EmailDocument, ListQuery};
 mod error;
 mod wire;
 
-/// This API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without a
-/// key. Tests hold it against the code.
+/// This API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
+/// without a key. Tests hold it against the code.
 const OPENAPI: &str = include_str!("resend_api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
-/// The paths, for whoever asks for another one.
+/// The paths, for the refusal of another path.
 const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel and /openapi.json";
-/// The same for whoever asks for the attachments of a message.
+/// The same for a request for the attachments of a message.
 const NO_ATTACHMENTS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel and \
                               /openapi.json: attachments are not kept, so they cannot be read";
 

@@ -92,21 +92,22 @@ mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long responses ask clients to come back elsewhere before connections are closed, so that
-/// none is closed under a request that is on its way. It ends early if no client is connected.
+/// Longest time for which responses ask clients to come back elsewhere before connections are
+/// closed, so that none is closed under a request that is on its way. It ends early if no client is
+/// connected.
 const LONGEST_CLOSING: Duration = Duration::from_secs(1);
-/// How long connections that are on their way are taken at least, though none is open.
+/// Shortest time for which connections that are on their way are accepted, even if none is open.
 const SHORTEST_CLOSING: Duration = Duration::from_millis(20);
-/// How long new connections may wait in a supervisor's socket while this process drains.
+/// Longest wait of new connections in a supervisor's socket while this process drains.
 const LONGEST_HOLD: Duration = Duration::from_secs(5);
-/// How long requests in flight have once connections are closed.
+/// Time limit of requests in flight once connections are closed.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long a stop may take after its drain.
+/// Time limit of a stop after its drain.
 const LONGEST_END: Duration = Duration::from_secs(9);
-/// The least wait after a lost answer where events may settle the question.
+/// The least wait after a lost answer if events may resolve the doubt.
 const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
 
-/// The service, running.
+/// Running service, with all its parts.
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
@@ -141,10 +142,11 @@ pub struct Service {
 
 impl Service {
     /// Opens and starts everything. When this returns, requests are being answered, and every
-    /// message that the last process left pending has been settled.
+    /// message that the last process left pending is recovered.
     ///
     /// Clients are served on the sockets of `inherited` that a supervisor has handed over, and on
-    /// the configured addresses otherwise. What the program before had bound there is used.
+    /// the configured addresses otherwise. Sockets that the program before had bound there are
+    /// used.
     pub async fn start(
         config: &Config,
         clock: Clock,
@@ -295,27 +297,27 @@ impl Service {
         self.api.show_welcome(page);
     }
 
-    /// The store.
+    /// Store of the service.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The pending messages.
+    /// Queue of pending messages.
     pub fn queue(&self) -> &Arc<MessageQueue> {
         &self.queue
     }
 
-    /// What sends them.
+    /// Dispatcher that sends them.
     pub fn dispatcher(&self) -> &Arc<Dispatcher<Providers>> {
         &self.dispatcher
     }
 
-    /// What takes in delivery events.
+    /// Processor of delivery events.
     pub fn events(&self) -> &Arc<EventProcessor> {
         &self.events
     }
 
-    /// How long it goes on sending once it stops.
+    /// Time for which it goes on sending once it stops.
     fn drain_time(&self) -> Duration {
         self.config.sending.drain
     }
@@ -335,7 +337,7 @@ impl Service {
         }
     }
 
-    /// What shows whether the service is alive.
+    /// Parts that show that the service is alive.
     fn vitals(&self) -> Vitals<Providers> {
         Vitals {
             store: self.store.clone(),
@@ -349,8 +351,8 @@ impl Service {
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
-    /// closes the file. Ends soon after the drain, whatever does not answer. Returns how many messages
-    /// are lost.
+    /// closes the file. Ends soon after the drain, even if a part does not answer. Returns how many
+    /// messages are lost.
     pub async fn stop(self) -> u64 {
         let (store, queue) = (self.store.clone(), Arc::clone(&self.queue));
         let lost_before = store.metrics().bodies_lost();
@@ -480,7 +482,7 @@ impl Service {
 async fn clients_left(api: &Api) {
     sleep(SHORTEST_CLOSING).await;
     let connections = &api.metrics().connections;
-    // Whoever is still connected then is cut off when the listener stops.
+    // Clients that are still connected then are cut off when the listener stops.
     let _ = timeout(LONGEST_CLOSING, connections.cleared()).await;
 }
 
@@ -490,7 +492,7 @@ fn sqs_queue(config: &Config, ses: &SesClient) -> Result<Option<SqsQueue>, Servi
     Ok(url.map(|url| SqsQueue::new(ses, &url)).transpose()?)
 }
 
-/// How many connections clients may have.
+/// Number of connections that clients may have.
 fn room_for_clients(config: &Config) -> usize {
     listeners::room_for_clients(config.max_connections, config.sending.max_in_flight)
 }
@@ -513,14 +515,14 @@ fn dispatcher(
 }
 
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
-/// are told to come back.
+/// are asked to come back.
 async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     sleep(LONGEST_HOLD).await;
     drain.close_connections();
     std::future::pending().await
 }
 
-/// What the service tells its commands. The data directory is there by now.
+/// Facts that the service reports to its commands. The data directory is there by now.
 fn facts(
     config: &Config,
     listeners: &Listeners,
@@ -549,7 +551,7 @@ fn facts(
     })
 }
 
-/// How events come back by this configuration.
+/// Route of events by this configuration.
 pub(crate) fn event_route(config: &Config) -> EventRoute {
     let events = &config.ses.events;
     EventRoute { queue_url: events.queue_url.as_ref().map(ToString::to_string) }
@@ -567,7 +569,7 @@ fn ses_client(
     Ok(ses)
 }
 
-/// How the configuration says that SES is reached.
+/// Options of the SES client by this configuration.
 pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
@@ -602,7 +604,7 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Returns the parts that look at the service and that answer operators, here and for other nodes.
+/// Returns the parts that observe the service and that answer operators, here and for other nodes.
 fn administration_of(
     config: &Config,
     store: &Store,

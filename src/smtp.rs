@@ -167,7 +167,7 @@ impl Smtp {
                 note_end(ended);
             }
         });
-        // Out of time or not, whatever is left is counted and cut off.
+        // Within its time or not, the rest is counted and cut off.
         let _ = ended.await;
         let cut_off = sessions.len();
         sessions.shutdown().await;
@@ -182,7 +182,7 @@ impl Smtp {
         sessions: &mut JoinSet<()>,
     ) {
         let shared = Arc::clone(&self.shared);
-        // Small replies must not wait for the client's acknowledgements. Where it cannot be set, the
+        // Small replies must not wait for the client's acknowledgements. If it cannot be set, the
         // connection is gone already.
         let _ = stream.set_nodelay(true);
         let Some(client) = shared.all_connections.admit(Some(address), Activity::Handshake) else {
@@ -197,7 +197,7 @@ impl Smtp {
     }
 }
 
-/// Tells a client that there are too many, where it takes no handshake first.
+/// Sends a client the reply that there are too many, if no handshake comes first.
 fn refuse(stream: &TcpStream, security: &Security, shared: &Shared) {
     shared.metrics.refuse(Reply::TOO_MANY_CONNECTIONS.codes());
     match security {

@@ -1,4 +1,4 @@
-//! Webhooks: endpoints are told of an organisation's events, each at its own pace.
+//! Webhooks: endpoints receive an organisation's events, each at its own pace.
 //!
 //! Every endpoint has a task of its own, which follows the feed from a durable cursor. Knows
 //! nothing of the provider and of what happens before an event is in the feed.
@@ -34,21 +34,21 @@ mod signature;
 mod slot;
 mod status;
 
-/// Pause between two looks for rows that nobody needs, and before an endpoint that cannot be called is
-/// tried again.
+/// Pause between two searches for rows that are not needed any more, and before an endpoint that
+/// cannot be called is tried again.
 const UPKEEP_PAUSE: Duration = Duration::from_mins(1);
 /// The most rows that are removed at one time.
 const SWEEP_STEP: usize = 1_000;
-/// How long attempts under way have once the service stops. One that is broken off is repeated
+/// Time limit of attempts under way once the service stops. One that is broken off is repeated
 /// after the next start.
 const LAST_ATTEMPTS: Duration = Duration::from_secs(5);
-/// How long it takes at most to write down what became of them.
+/// Time limit of the commit of their outcomes.
 const LAST_COMMIT: Duration = Duration::from_secs(2);
 
 /// Type of the event that a test sends.
 const TEST_TYPE: &str = "email.test";
 
-/// Tells endpoints of events.
+/// Sends events to endpoints.
 #[derive(Debug)]
 pub struct Webhooks {
     store: Store,
@@ -63,7 +63,7 @@ pub struct Webhooks {
 /// Answer to a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestAnswer {
-    /// Whether the endpoint took it.
+    /// True if the endpoint accepted it.
     pub is_delivered: bool,
     /// Status, or what went wrong.
     pub answer: String,
@@ -137,12 +137,12 @@ impl Webhooks {
         Self { store, clock, proxy, client, memory, statuses: Mutex::default() }
     }
 
-    /// How the deliveries to an endpoint go; nothing is known before its task has begun.
+    /// State of the deliveries to an endpoint; nothing is known before its task has begun.
     pub fn status(&self, id: WebhookId) -> EndpointStatus {
         self.statuses().get(&id).cloned().unwrap_or_default()
     }
 
-    /// How the deliveries to each endpoint go, by number.
+    /// State of the deliveries to each endpoint, by number.
     pub fn all_statuses(&self) -> Vec<(Webhook, EndpointStatus)> {
         let webhooks = self.store.webhooks();
         let statuses = self.statuses();
@@ -239,7 +239,7 @@ impl Webhooks {
                     self.note(webhook.id, |status| status.cannot_be_called(error.to_string()));
                 }
             }
-            // The task of an endpoint that is gone is aborted by then.
+            // The task of a removed endpoint is aborted by then.
             if timeout(UPKEEP_PAUSE, stopped.changed()).await.is_ok() {
                 return;
             }
@@ -277,8 +277,8 @@ pub async fn reach(
     Ok((sender.reach().await, sender.proxy()))
 }
 
-/// Sends one event about no message to an endpoint of an organisation of this kind, whatever the
-/// endpoint's state, and waits for the answer.
+/// Sends one event about no message to an endpoint of an organisation of this kind, in every state
+/// of the endpoint, and waits for the answer.
 pub async fn test(
     webhook: &Webhook,
     kind: OrganisationKind,

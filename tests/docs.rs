@@ -1,4 +1,4 @@
-//! README and `docs/`: what they list is what the code has, and their links lead somewhere.
+//! README and `docs/`: their lists match the code, and their links have targets.
 //!
 //! The reference pages are generated. `UPDATE_DOCS=1 cargo test --test docs` writes them anew.
 
@@ -254,7 +254,7 @@ fn the_command_line_page_has_every_command() {
     hold_generated("docs/command-line.md", &page);
 }
 
-/// Whether an option belongs to all administration commands.
+/// True if an option belongs to all administration commands.
 fn is_of_all(arg: &clap::Arg) -> bool {
     arg.get_help_heading() == Some("Which service")
 }
@@ -695,7 +695,7 @@ struct Dev {
     process: Child,
     clients: Address,
     operators: Address,
-    /// `dev` ends if nobody can read what it prints.
+    /// `dev` ends if its output cannot be written.
     _output: BufReader<std::process::ChildStdout>,
 }
 

@@ -1,5 +1,5 @@
-//! Whatever comes in from outside is read or refused, and never more than that: the checks that
-//! libFuzzer runs (`tests/fuzz`), tried here on their corpora and on seeded mutations of them.
+//! All input from outside is read or refused, and nothing else happens: the checks that libFuzzer
+//! runs (`tests/fuzz`), tried here on their corpora and on seeded mutations of them.
 //!
 //! The long form: `cargo test --release --features long --test inputs`, and for rows of the file
 //! `cargo test --release -p pillarbox-store --features long rows_`.
@@ -19,7 +19,7 @@ mod smtp_fields;
 #[path = "fuzz/checks/smtp_session.rs"]
 mod smtp_session;
 
-/// What breaks readers of JSON.
+/// Inputs that break readers of JSON.
 const JSON: [&str; 16] = [
     "{", "}", "[", "]", "\"", ":", ",", "null", "1e999", "-0", "\\ud800", "\\udc00", "\\u0000",
     "\\\"", "\u{feff}", "\"to\":",

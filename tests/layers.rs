@@ -13,7 +13,8 @@ use pillarbox_runtime::tasks::Task;
 
 /// Folders of `src` that are crates of their own.
 const CRATES: [&str; 6] = ["domain", "http", "runtime", "ses", "simulator", "store"];
-/// Lower modules and crates that a module must not name. What a crate's manifest lacks needs no row.
+/// Lower modules and crates that a module must not name. A crate that is absent from a crate's
+/// manifest needs no row.
 const CLOSED: [(&str, &[&str]); 7] = [
     ("alerts", &["config", "pillarbox_http", "pillarbox_ses"]),
     ("api", &["config", "dispatch", "pillarbox_ses", "tokio"]),

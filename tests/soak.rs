@@ -1,10 +1,10 @@
-//! A soak: the service at half of what it can do, with faults, for as long as it is told to; in the
-//! end memory, files and descriptors must not have grown and the slowest answers not be slower.
+//! A soak: the service at half of what it can do, with faults, for a given time; in the end memory,
+//! files and descriptors must not have grown and the slowest answers not be slower.
 //!
-//! `SOAK_SECONDS` says how long: ten seconds by default, an hour with the feature `long`.
-//! `SOAK_RATE` sets a lower rate, in messages a second, for a machine that is shared. The clock
-//! is quick, so that ninety days go by in a sixth of that: records are purged as fast as they come
-//! for the greater part of the time, as in a service that has run for months.
+//! `SOAK_SECONDS` sets the time: ten seconds by default, an hour with the feature `long`.
+//! `SOAK_RATE` sets a lower rate, in messages a second, for a machine that is shared. The clock is
+//! quick, so that ninety days go by in a sixth of that: records are purged as fast as they come for
+//! the greater part of the time, as in a service that has run for months.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
@@ -30,15 +30,15 @@ use kit::LocalService;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Connections that post.
+/// Number of connections that post.
 const CLIENTS: u32 = 32;
-/// How many samples a run takes.
+/// Number of samples of a run.
 const SAMPLES: u32 = 60;
-/// How long the greatest rate is looked for.
+/// Duration of the search for the greatest rate.
 const TRIAL: Duration = Duration::from_secs(3);
-/// How many of them go by before growth counts: the file holds ninety days by then.
+/// Number of them before growth counts: the file holds ninety days by then.
 const WARM_UP: usize = 20;
-/// How often the clock moves on.
+/// Interval at which the clock moves on.
 const TICK: Duration = Duration::from_millis(50);
 
 fn length() -> Duration {
@@ -171,8 +171,7 @@ struct Sample {
     answers: usize,
 }
 
-/// How much a straight line through the values rises from the first to the last, as a part of
-/// their mean.
+/// Rise of a straight line through the values from the first to the last, as a part of their mean.
 fn growth(values: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     for (x, y) in (0_u32..).map(f64::from).zip(values) {
@@ -284,7 +283,7 @@ async fn at_half_its_rate_nothing_grows() {
         refused.load(Ordering::Relaxed),
         soaked.repeated.load(Ordering::Relaxed)
     );
-    // A short run is too short for more than a look at leaks that are as large as the load.
+    // A short run is too short for more than a check of leaks that are as large as the load.
     let bound = if length >= Duration::from_mins(10) { 0.1 } else { 1.0 };
     assert!(memory < bound && file < bound && journal < bound && descriptors < bound);
     if length >= Duration::from_mins(10) {

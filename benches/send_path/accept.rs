@@ -1,4 +1,4 @@
-//! Acceptance end to end, and reading a message: the service and the bare server in turn.
+//! Acceptance end to end, and reading a message: the service and the bare server alternate.
 
 use std::path::Path;
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub(crate) fn warm_run(
     Ok(seen)
 }
 
-/// What each server showed in one round.
+/// Results of each server in one round.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     service: Seen,

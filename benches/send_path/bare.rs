@@ -40,10 +40,10 @@ struct Record<'a> {
     last_event: Option<&'a str>,
 }
 
-/// What happens to an accepted message.
+/// Handling of an accepted message by the bare server.
 #[derive(Debug, Clone)]
 pub(crate) enum Behind {
-    /// It is forgotten.
+    /// The message is dropped.
     Nothing,
     /// A row is written for it.
     Journal(Journal),

@@ -147,7 +147,7 @@ impl Server {
         Ok(name)
     }
 
-    /// Adds records of 90 days, all alike but for their ids, and the keys of half of them.
+    /// Adds records of 90 days, equal except for their ids, and the keys of half of them.
     fn fill(&self, database: &str, records: usize) -> anyhow::Result<()> {
         let id = "(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - 7776000000 \
                   + n * 7776000000 / last), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid";

@@ -1,4 +1,4 @@
-//! What the disk gives: redb alone, one small row in a commit, as durable as the service's own.
+//! Speed of the disk: redb alone, one small row in a commit, as durable as the service's own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

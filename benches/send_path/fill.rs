@@ -16,19 +16,18 @@ use pillarbox_store::{NewMessage, Reference, Report, Store};
 
 use crate::process::{now, organisation_name, set_up};
 
-/// How many messages are on their way to the store at one time.
+/// Number of messages on their way to the store at one time.
 const AT_ONCE: usize = 2_048;
-/// How many of the first ids are told to whoever wants to read messages.
+/// Number of the first ids that are returned, for a part that reads messages.
 const IDS: usize = 100_000;
 
-/// What is to be in the store.
+/// Content that the store is to have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// How many messages there are.
     pub(crate) messages: usize,
-    /// How many of them, the newest, have an idempotency key.
+    /// Number of them, the newest, that have an idempotency key.
     pub(crate) keys: usize,
-    /// How many of them, the newest, are pending. The others are sent.
+    /// Number of them, the newest, that are pending. The others are sent.
     pub(crate) pending: usize,
     /// The delivery events of each message that is sent.
     pub(crate) events: usize,

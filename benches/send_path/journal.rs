@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::commit::ROW_BYTES;
 
 const JOURNAL_BYTES: usize = 64 << 20;
-/// What a direct write is aligned to, in memory and in the file.
+/// Alignment of a direct write, in memory and in the file.
 const BLOCK_BYTES: usize = 4096;
 /// Rows in one write at most.
 const MAX_GROUP: usize = 4096;

@@ -1,5 +1,5 @@
-//! The cost of limits of organisations at acceptance: the same load on organisations with limits and
-//! without, in turn.
+//! The cost of limits of organisations at acceptance: the same load alternates between
+//! organisations with limits and without.
 
 use serde_json::json;
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! The load: wrk, told by `load.lua` what to send.
+//! The load: wrk, which sends the requests of `load.lua`.
 //!
 //! wrk takes little of the processor, so that what is measured is the server; and its scripts can
 //! give each message an idempotency key of its own, which the other kept generators cannot. It
@@ -20,7 +20,7 @@ const THREADS: usize = 2;
 
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
-/// What is sent.
+/// Requests of a load.
 #[derive(Debug, Clone)]
 pub(crate) enum Requests {
     /// New messages.
@@ -29,7 +29,7 @@ pub(crate) enum Requests {
     Reads(PathBuf),
 }
 
-/// What wrk saw.
+/// Result of wrk.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct Seen {
     /// Requests that were answered.
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
     pub(crate) p99_us: f64,
     refused: u64,
     broken: u64,
-    /// What the server took of the processor for each request, in microseconds.
+    /// Processor time of the server for each request, in microseconds.
     #[serde(skip)]
     pub(crate) processor_us: f64,
 }
@@ -53,7 +53,7 @@ impl Seen {
     }
 }
 
-/// Fails where wrk is not there.
+/// Fails if wrk is not there.
 pub(crate) fn check() -> anyhow::Result<()> {
     Command::new("wrk").arg("-v").output().map(drop).context(
         "the load comes from wrk, which is not installed (Debian and Ubuntu: apt-get install wrk)",

@@ -1,10 +1,10 @@
-//! How fast the send path is, and how it stays so as the store grows: measured on the service as
-//! it ships, beside a bare server in the same run, and held against the goals.
+//! Speed of the send path, also as the store grows: measured on the service as it ships, beside a
+//! bare server in the same run, and compared with the goals.
 //!
 //! `cargo bench` runs everything, `cargo bench -- --short` a small form of it, and
-//! `cargo bench --bench send_path -- accept memory` some parts alone. Results go to
-//! `target/bench`. What is to be compared takes turns: first the one, then the other, in every
-//! round, so that a machine that is busy for a while is busy for both.
+//! `cargo bench --bench send_path -- accept memory` some parts alone. Results go to `target/bench`.
+//! Runs that are compared alternate: first the one, then the other, in every round, so that a
+//! machine that is busy for a while is busy for both.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -106,7 +106,7 @@ enum Part {
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
     match (args.next().as_deref(), args.next()) {
-        // The measured programs are this one, so that all are built alike.
+        // The measured programs are this one, so that all are built in the same way.
         (Some("bare"), Some(address)) => {
             bare::serve(address.parse()?, &Behind::Nothing)?;
             Ok(ExitCode::SUCCESS)

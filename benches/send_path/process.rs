@@ -24,7 +24,7 @@ use crate::message;
 
 /// Organisations that the load can come from.
 pub(crate) const ORGANISATIONS: usize = 8;
-/// How long a process may take to listen.
+/// Time limit for a process to listen.
 const START_LIMIT: Duration = Duration::from_mins(15);
 /// Clock ticks in a second (`sysconf(_SC_CLK_TCK)`), 100 on every Linux that we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -55,7 +55,7 @@ impl Server {
         Ok(Self { child, address, started_in: begun.elapsed() })
     }
 
-    /// The bare server.
+    /// Starts the bare server.
     pub(crate) fn bare() -> anyhow::Result<Self> {
         let address = free_address()?;
         Self::start(this_program()?.arg("bare").arg(address.to_string()), address)
@@ -207,7 +207,7 @@ impl Server {
         Ok(Duration::from_secs_f64(ticks / TICKS_PER_SECOND))
     }
 
-    /// Ends it in good order, or fails where it takes more than two minutes.
+    /// Ends it in good order, or fails if it takes more than two minutes.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         let pid = self.child.id().to_string();
         anyhow::ensure!(Command::new("kill").args(["-TERM", &pid]).status()?.success(), "kill");
@@ -270,7 +270,7 @@ pub(crate) fn directory() -> anyhow::Result<tempfile::TempDir> {
     Ok(tempfile::Builder::new().prefix("data-").tempdir_in(parent)?)
 }
 
-/// Where results go.
+/// Directory of the results.
 pub(crate) fn output_directory() -> anyhow::Result<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
     fs::create_dir_all(&directory)?;
@@ -324,7 +324,7 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-/// An address of this machine where nothing listens.
+/// An address of this machine at which nothing listens.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! What was measured: medians, the goals that they are held against, a table and a JSON document.
+//! Results: medians, the goals that they are compared with, a table and a JSON document.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -65,7 +65,7 @@ impl Report {
         self.figures.get(name)
     }
 
-    /// Whether every goal is met.
+    /// True if every goal is met.
     pub(crate) fn is_met(&self) -> bool {
         self.goals.iter().all(|goal| goal.met)
     }

@@ -1,15 +1,15 @@
-//! How much the bench measures: a short run takes less of everything.
+//! Amount of work of the bench: a short run takes less of everything.
 
 use std::time::Duration;
 
-/// How much is measured.
+/// Amount of work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     /// Rounds of each comparison; of their figures, the median counts.
     pub(crate) rounds: usize,
-    /// How long a load lasts.
+    /// Duration of a load.
     pub(crate) load_time: Duration,
-    /// How long single commits are timed.
+    /// Duration of the timing of single commits.
     pub(crate) commit_time: Duration,
     /// Records in the largest store.
     pub(crate) records: usize,

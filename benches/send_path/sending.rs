@@ -15,14 +15,14 @@ use crate::relay::PENDING_PATH;
 use crate::report::{Bound, Report, median};
 use crate::scale::Scale;
 
-/// How long the stand-in takes for a call, in milliseconds.
+/// Latencies of the stand-in for a call, in milliseconds.
 const LATENCIES: [u64; 3] = [0, 20, 60];
 /// From how many organisations the messages come: one alone has half of the calls in flight.
 const SENDERS: [usize; 2] = [1, ORGANISATIONS];
 const CONNECTIONS: usize = 64;
-/// How long all messages may take to be sent.
+/// Time limit for all messages to be sent.
 const LIMIT: Duration = Duration::from_mins(5);
-/// How often the service is asked whether all are.
+/// Interval at which the service is asked whether all are.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// Sends at every latency.

@@ -1,4 +1,5 @@
-//! What grows with the mail: the start, the rate of acceptance, memory and the file itself.
+//! Quantities that grow with the mail: the start, the rate of acceptance, memory and the file
+//! itself.
 
 use futures_util::FutureExt as _;
 use std::convert::Infallible;
@@ -134,7 +135,7 @@ fn start_after_kill(
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn memory_per_key(scale: &Scale, resident: &[f64], report: &mut Report) {
-    // Both starts fill the cache alike, so the difference is that of the keys.
+    // Both starts fill the cache in the same way, so the difference is that of the keys.
     let keys = (scale.records / 2 - scale.records / 10) as f64;
     let each = (resident[1] - resident[0]) / keys;
     report.figure("memory_per_key", each);
@@ -259,7 +260,7 @@ pub(crate) fn disk(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let plan = Plan { events: 2, ..Plan::recent(messages) };
     fill::fill(directory.path(), &plan)?;
     let blocks = fs::metadata(directory.path().join(FILE_NAME))?.blocks();
-    // stat(2): blocks of 512 bytes, whatever the file system's own are.
+    // stat(2): blocks of 512 bytes, on every file system.
     let each = (blocks * 512) as f64 / messages as f64;
     report.figure("disk_per_message", each);
     report.goal("bytes on disk per message of its whole life", Bound::AtMost(1_060.0), " B", each);

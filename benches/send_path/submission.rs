@@ -33,10 +33,10 @@ const SESSIONS: usize = 64;
 const MAX_REPLY_BYTES: usize = 4 * 1024;
 /// Messages that `smtp-source` sends.
 const SOURCE_MESSAGES: usize = 20_000;
-/// How long a receiver may take to listen.
+/// Time limit for a receiver to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whether a session waits for each reply.
+/// Choice whether a session waits for each reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// After each command, as `smtp-source` does.
@@ -56,17 +56,17 @@ impl Manner {
     }
 }
 
-/// What a load saw.
+/// Result of a load.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     per_second: f64,
     p50_us: f64,
     p99_us: f64,
-    /// What the server took of the processor for each message; zero where that is not known.
+    /// Processor time of the server for each message; zero if it is not known.
     processor_us: f64,
 }
 
-/// Accepts over HTTP and over SMTP in turn; `postfix` is a receiver to measure beside them.
+/// Accepts alternately over HTTP and over SMTP; `postfix` is a receiver to measure beside them.
 pub(crate) fn submission(
     scale: &Scale,
     postfix: Option<SocketAddr>,
@@ -134,7 +134,7 @@ pub(crate) fn submission(
     Ok(())
 }
 
-/// What another receiver takes, which asks for no key.
+/// Result of another receiver, which asks for no key.
 fn other(address: SocketAddr, scale: &Scale) -> anyhow::Result<Value> {
     let mut figures = json!({});
     for manner in Manner::BOTH {
@@ -160,7 +160,7 @@ fn other(address: SocketAddr, scale: &Scale) -> anyhow::Result<Value> {
     Ok(figures)
 }
 
-/// Medians of rounds.
+/// Medians of the rounds, as JSON.
 fn middle(rounds: &[Seen]) -> Value {
     let of = |pick: fn(&Seen) -> f64| median(rounds.iter().map(pick).collect());
     json!({
@@ -262,7 +262,7 @@ fn run(
     Ok((seen, messages))
 }
 
-/// What all sessions of a run share.
+/// Shared state of all sessions of a run.
 struct Load {
     address: SocketAddr,
     login: Option<String>,

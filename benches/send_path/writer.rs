@@ -28,7 +28,7 @@ const EVENTS_AT_ONCE: usize = 10;
 /// Messages that the events are of.
 const MESSAGES: usize = 20_000;
 
-/// The writer alone.
+/// Measures the writer alone.
 pub(crate) fn writer(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut rows = Vec::new();
@@ -70,8 +70,8 @@ async fn accepts(callers: usize, time: Duration) -> anyhow::Result<(f64, Histogr
     accept_by(&[store], &organisation, callers, time).await
 }
 
-/// Has so many callers accept by stores in turn; returns messages a second, and how many
-/// microseconds each took.
+/// Has so many callers accept alternately by these stores; returns messages a second, and the
+/// microseconds that each took.
 #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
 pub(crate) async fn accept_by(
     stores: &[Store],

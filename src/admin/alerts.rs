@@ -8,7 +8,7 @@ use crate::webhooks::TestAnswer;
 /// Answer of the receiver to a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlertsTested {
-    /// Whether the receiver took it.
+    /// True if the receiver accepted it.
     pub delivered: bool,
     /// Status, or what went wrong.
     pub answer: String,

@@ -88,7 +88,7 @@ struct NodePaused {
 pub(super) type OnAllNodes<T> = (T, Vec<String>);
 
 impl Admin {
-    /// Cancels pending messages on all nodes; none are where no service runs.
+    /// Cancels pending messages on all nodes; there are none if no service runs.
     pub(super) async fn cancel(
         &self,
         selection: Selection,
@@ -115,8 +115,8 @@ impl Admin {
         Ok((sum, silent))
     }
 
-    /// Cancels a message for its application, on whichever node it waits. If this takes too long, the
-    /// message may be cancelled all the same.
+    /// Cancels a message for its application, on the node that holds it. If this takes too long,
+    /// the message may be cancelled all the same.
     pub async fn cancel_message(&self, id: MessageId) -> Result<CancelReach, StoreError> {
         let reached = timeout(CLIENTS_LIMIT, self.cancel_wherever(id)).await;
         reached.unwrap_or(Ok(CancelReach::Nobody))

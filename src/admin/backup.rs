@@ -21,7 +21,7 @@ pub(super) const LENGTH_BYTES: usize = 4;
 /// Parts that are read before the first of them is sent.
 const AHEAD: usize = 4;
 
-/// How much follows.
+/// Length of the copy that follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BackupBegins {
     /// The version of the service, which the reader must be of too.
@@ -60,7 +60,7 @@ async fn send_all(snapshot: Snapshot, body: &mpsc::Sender<Bytes>) -> Result<(), 
     let reading = tokio::task::spawn_blocking(move || {
         snapshot.read(|part| match parts.blocking_send(part) {
             Ok(()) => ControlFlow::Continue(()),
-            // The reader of the backup is gone.
+            // The reader of the backup has disconnected.
             Err(_) => ControlFlow::Break(()),
         })
     });
@@ -114,7 +114,7 @@ mod tests {
         }
         let admin = Admin::on_file(store.clone(), Clock::manual(NOW));
         let mut body = begin(&admin).await.unwrap();
-        // Its first parts come, and nobody reads on.
+        // Its first parts come, and the reader stops.
         for _ in 0..2 {
             assert!(body.frame().await.is_some());
         }

@@ -56,9 +56,9 @@ impl Bodies {
 pub enum Keeper {
     /// The service manager: they survive a restart and a crash.
     ServiceManager,
-    /// Nobody but the program that a restart in place executes.
+    /// Only the program that a restart in place executes.
     Nobody { reason: String },
-    /// Nobody, because they are not to be kept.
+    /// Nothing keeps them, because the configuration says so.
     NotWanted,
 }
 
@@ -76,7 +76,7 @@ pub struct BodyFacts {
     /// The start, by the clock of messages and by that of records.
     pub began: (Instant, Timestamp),
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
-    /// Tells why bodies of an earlier process cannot be used, if there are such.
+    /// Returns the reason why bodies of an earlier process cannot be used, if there are such.
     pub unreadable: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// Has the service manager drop those, and keep this process's in their place.
     pub drop_unreadable: Box<dyn Fn() -> io::Result<()> + Send + Sync>,

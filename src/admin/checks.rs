@@ -1,8 +1,8 @@
-//! Examinations of the set-up at AWS and of the database: what is looked at, how it is, and what to
+//! Examinations of the set-up at AWS and of the database: what is checked, its verdict, and what to
 //! do.
 //!
 //! Only asks: nothing here changes anything. A running service examines with its own credentials
-//! and clock; where none runs, the command does the same in its own process.
+//! and clock; if none runs, the command does the same in its own process.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ mod account;
 pub(crate) mod database;
 mod events;
 
-/// From here on a clock deserves a look.
+/// Skew from which a clock gets a warning.
 const SKEW_WARNING: Duration = Duration::from_mins(1);
 /// AWS refuses requests that are signed further off ("Troubleshoot AWS Signature Version 4").
 const SKEW_REFUSED: Duration = Duration::from_mins(5);
 
-/// What is examined. Each part takes a few calls, which are made a second apart.
+/// Part of the set-up to examine. Each part takes a few calls, which are made a second apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Part {
@@ -37,20 +37,20 @@ pub enum Part {
     Database,
 }
 
-/// What an examination came to.
+/// Result of an examination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examined {
     pub findings: Vec<Finding>,
 }
 
-/// What was looked at, how it is, and what to do.
+/// One checked item, its verdict, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     pub about: String,
     pub verdict: Verdict,
     pub message: String,
-    /// What to do; `None` where nothing is to be done.
+    /// Advice; `None` if nothing is to be done.
     pub advice: Option<String>,
 }
 
@@ -58,13 +58,13 @@ pub struct Finding {
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
     Ok,
-    /// It works, or cannot be told, and deserves a look.
+    /// It works, or its state is unknown: the operator should check it.
     Warning,
     /// It keeps something from working.
     NotOk,
 }
 
-/// How events come back.
+/// Way in which events come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventRoute {
     pub queue_url: Option<String>,
@@ -83,7 +83,7 @@ impl Finding {
         Self { about, verdict: Verdict::Ok, message, advice: None }
     }
 
-    /// Something deserves a look.
+    /// A finding that the operator should check.
     pub fn warning(
         about: impl Into<String>,
         message: impl Into<String>,
@@ -154,7 +154,7 @@ impl<'a> Examiner<'a> {
         vec![self.route(), caller, self.clock()]
     }
 
-    /// How calls leave this machine.
+    /// Finding about the route of calls from this machine to AWS.
     fn route(&self) -> Finding {
         Finding::ok("proxy", self.ses.route())
     }
@@ -185,7 +185,7 @@ impl<'a> Examiner<'a> {
     }
 }
 
-/// What a call came to that brought no answer. `action` is its name in IAM's policies.
+/// Finding for a call that brought no answer. `action` is its name in IAM's policies.
 fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Finding {
     let message = error.to_string();
     match error {

@@ -21,12 +21,12 @@ use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
 use crate::admin::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use pillarbox_store::{Chunk, NotAChunk};
 
-/// How long an answer may take: SES's calls wait their turn, and a listing may read much.
+/// Time limit of an answer: SES's calls wait for the token bucket, and a listing may read much.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 /// Error codes of a service that does not know a call, or not as this version makes it.
 const OTHER_VERSION: [&str; 2] = ["UnknownCall", "InvalidCall"];
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error(
@@ -34,7 +34,7 @@ pub enum ConnectError {
          `pillarbox dev`, paste the lines with `export` that it printed", path.display()
     )]
     Absent { path: PathBuf },
-    /// Nobody listens: the socket is left over from a process that is gone.
+    /// Nothing listens: the socket is left over from a process that has ended.
     #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
     Refused { path: PathBuf },
     #[error(
@@ -54,7 +54,7 @@ pub enum ConnectError {
     Other { path: PathBuf, source: io::Error },
 }
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error(transparent)]
@@ -115,8 +115,8 @@ impl From<serde_json::Error> for CallError {
     }
 }
 
-/// Client of a running service. Each call has a connection of its own, so that a long command keeps
-/// nobody else's waiting.
+/// Client of a running service. Each call has a connection of its own, so that a long command does
+/// not delay another one.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -133,7 +133,7 @@ pub struct Backup {
 struct Parts {
     body: Incoming,
     read: BytesMut,
-    // Ends with the last look at the body.
+    // Ends once the body is read or dropped.
     _connection: JoinSet<()>,
 }
 
@@ -215,7 +215,7 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();
         driver.spawn(async {
-            // Whoever waits for the answer learns of a failure.
+            // The caller that waits for the answer learns of a failure.
             let _ = connection.await;
         });
         let request = Request::post(format!("/{name}"))

@@ -19,7 +19,7 @@ use list::{IMMEDIATE, OBSERVED};
 
 mod list;
 
-/// How far back the conditions of the last minutes look.
+/// Window of the conditions that cover the last minutes.
 pub const LATELY: Duration = recent_calls::WINDOW;
 /// Fewer slow or throttled calls, or slow commits, than this are no trend.
 const FEW: u64 = recent_calls::FEW;
@@ -27,8 +27,8 @@ const FEW: u64 = recent_calls::FEW;
 const THROTTLED_ONE_IN: u64 = recent_calls::ONE_IN;
 /// Commits are slow if more than one in so many is.
 const SLOW_COMMIT_ONE_IN: u64 = 100;
-/// How long a store that takes writes again is still told of: on a disk with a little room left it
-/// fails and recovers by turns, many times a second.
+/// Time for which a store that takes writes again is still reported. On a disk with a little room
+/// left it fails and recovers many times a second.
 pub const STORE_FAILED: Duration = Duration::from_mins(1);
 /// A provider that does not answer is a warning until it has not for so long.
 const UNREACHABLE: Duration = Duration::from_mins(1);
@@ -36,19 +36,19 @@ const UNREACHABLE: Duration = Duration::from_mins(1);
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
 const NEAR_LIMIT: f64 = 0.8;
-/// How long before their end the messages of a paused organisation are told of.
+/// Time before their end at which the messages of a paused organisation are reported.
 const ENDS_SOON: Duration = Duration::from_hours(1);
 /// The part of the daily quota below which little is left.
 const QUOTA_LOW: f64 = 0.1;
-/// How much longer than its retention a record may be there before the purge is behind.
+/// Time past its retention after which a stored record means that the purge is behind.
 const PURGE_SLACK: Duration = Duration::from_hours(24);
-/// How far back an organisation's bounces and complaints count.
+/// Window in which an organisation's bounces and complaints count.
 pub const DAY: Duration = Duration::from_hours(24);
 /// Bounces and complaints from which SES reviews an account.
 pub const BOUNCES: Limit = Limit { permille: 50, least: 100 };
-/// See [`BOUNCES`].
+/// Limit of complaints; see [`BOUNCES`].
 pub const COMPLAINTS: Limit = Limit { permille: 1, least: 1_000 };
-/// The most endpoints that are told of one by one.
+/// The most endpoints that are reported one by one.
 const MAX_WEBHOOKS_TOLD: usize = 20;
 
 /// The share of recipients from which SES reviews an account, and the fewest recipients of whom a
@@ -57,7 +57,7 @@ const MAX_WEBHOOKS_TOLD: usize = 20;
 pub struct Limit {
     /// The share, in thousandths. A condition begins at half of it.
     pub permille: u64,
-    /// The fewest recipients.
+    /// Fewest recipients in the window; below them the limit does not apply.
     pub least: u64,
 }
 
@@ -80,12 +80,12 @@ pub struct Condition {
     pub advice: String,
     #[serde(default)]
     pub severity: Severity,
-    /// Whether the service is ready all the same.
+    /// True if the service is ready although the condition holds.
     pub ready: bool,
     /// Messages that it concerns, if these are not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<Affected>,
-    /// What alerts say besides; only the service that found the condition knows it.
+    /// Facts that only alerts carry; only the service that found the condition knows them.
     #[serde(skip)]
     pub alert: AlertFacts,
 }
@@ -93,22 +93,22 @@ pub struct Condition {
 /// Messages that a condition concerns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affected {
-    /// Their outcome.
+    /// Outcome of these messages, as the listing filters by it.
     pub outcome: String,
     pub organisation: Option<String>,
     /// Domain that they are sent from.
     pub domain: Option<String>,
-    /// How many of them wait on this node; `None` if they do not wait.
+    /// Number of them that wait on this node; `None` if they do not wait.
     pub waiting: Option<u64>,
-    /// Organisation by its number, for whoever counts.
+    /// Id of the organisation, for code that counts by it.
     #[serde(skip)]
     pub id: Option<OrganisationId>,
 }
 
-/// What an alert says of a condition in another way than everything else.
+/// Facts about a condition that only alerts use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlertFacts {
-    /// Organisation, domain, endpoint or whatever else tells it from others of its code; empty if
+    /// Organisation, domain or endpoint that distinguishes it from others of its code; empty if
     /// there is one at a time.
     about: String,
     /// Sentence in the place of one with words of others: these may name a recipient.
@@ -117,7 +117,7 @@ pub struct AlertFacts {
 }
 
 impl Condition {
-    /// The condition as operators are told of it by alerts.
+    /// The condition as alerts report it to operators.
     pub fn observed(&self) -> Observed {
         let AlertFacts { about, message, found_by } = self.alert.clone();
         Observed {
@@ -140,20 +140,21 @@ worded! {
         Critical = "critical",
         /// One organisation, domain or endpoint is affected, or a limit is near.
         Warning = "warning",
-        /// All else.
+        /// Neither critical nor a warning.
         #[default]
         Notice = "notice",
     }
 }
 
-/// Whether requests can be accepted durably, and this instance's set-up lets it send them. What the
-/// provider, the account, an organisation or a domain suffers from never ends readiness: messages
-/// wait in the queue, and behind a load balancer none could arrive that shows that it is over.
+/// State of readiness: requests can be accepted durably, and this instance's set-up lets it send
+/// them. Problems of the provider, the account, an organisation or a domain never end readiness.
+/// Messages wait in the queue, and behind a load balancer no message could arrive that shows the
+/// recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// They can.
+    /// Requests are accepted and can be sent.
     Ready,
-    /// They cannot.
+    /// Requests cannot be accepted, or this instance cannot send them.
     NotReady,
 }
 
@@ -173,9 +174,9 @@ pub struct Definition {
     pub readiness: Readiness,
     pub severity: Severity,
     pub alerts: Alerts,
-    /// What is wrong.
+    /// Problem that holds, in one sentence.
     pub meaning: &'static str,
-    /// What to do. A word in capitals stands for a name.
+    /// Next step of the operator. A word in capitals is a placeholder.
     pub advice: &'static str,
     /// Nodes that find it.
     found_by: FoundBy,
@@ -211,15 +212,16 @@ impl Finder<'_> {
         self.is_about(name);
     }
 
-    /// What was found last is about this, which tells it from others of its code.
+    /// Names the subject of the last found condition, which distinguishes it from others of its
+    /// code.
     fn is_about(&mut self, about: impl Into<String>) {
         if let Some(condition) = self.found.last_mut() {
             condition.alert.about = about.into();
         }
     }
 
-    /// What was found last concerns the messages that an organisation, or all, have with an outcome,
-    /// only those from a domain if one is given.
+    /// Adds affected messages to the last found condition: those that an organisation, or all, have
+    /// with an outcome, only those from a domain if one is given.
     fn affects(
         &mut self,
         outcome: MessageOutcome,
@@ -246,7 +248,7 @@ impl Finder<'_> {
 
     fn advises(&mut self, message: impl AsRef<str>, advice: String) {
         let Definition { code, readiness, severity, found_by, .. } = *self.definition;
-        // Whoever shows it ends the sentence.
+        // Each output ends the sentence itself.
         let message = without_full_stop(message.as_ref()).to_owned();
         let ready = readiness == Readiness::Ready;
         let alert = AlertFacts { found_by, ..AlertFacts::default() };
@@ -272,8 +274,8 @@ pub fn all(snapshot: &Snapshot) -> Vec<Condition> {
     found(definitions(), snapshot)
 }
 
-/// Returns those of the conditions that hold for which nothing has to be waited for: no answer of
-/// the store, and no look back in time.
+/// Returns the conditions that can be decided at once: they need no answer of the store and no
+/// history.
 pub fn immediate(snapshot: &Snapshot) -> Vec<Condition> {
     found(IMMEDIATE.iter(), snapshot)
 }

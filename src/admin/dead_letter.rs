@@ -1,4 +1,4 @@
-//! Documents of the provider that could not be read, for operators to look at and to clear away.
+//! Documents of the provider that could not be read, for operators to inspect and to delete.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::admin::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refus
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;
 
-/// Which dead letters are meant.
+/// Selection of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Letters {
@@ -22,7 +22,7 @@ pub struct DeadLetter {
     pub id: String,
     pub received_at: String,
     pub reason: String,
-    /// How long all of it was, in bytes.
+    /// Length of the whole document, in bytes.
     pub length: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct DeadLetterShown {
     pub document: String,
 }
 
-/// Dead letters are gone.
+/// Dead letters were deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLettersCleared {
     pub cleared: usize,

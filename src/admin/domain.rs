@@ -17,10 +17,10 @@ use pillarbox_ses::identity::records::{Purpose, RecordPresence, records};
 use pillarbox_ses::identity::{Identity, SetupStatus};
 use pillarbox_store::Change;
 
-/// What to do if no service runs that could ask SES.
+/// Advice if no service runs that could ask SES.
 const CHECK_LATER: &str = "start the service and check the domain then";
 
-/// Who says that a domain may be sent from.
+/// Party that confirms that a domain may be sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verification {
@@ -40,14 +40,14 @@ pub struct Domain {
     pub state: String,
     pub added_at: String,
     pub since: String,
-    /// What SES last said of it; `None` where it was never asked.
+    /// Last answer of SES; `None` if SES was never asked.
     pub last_check: Option<LastCheck>,
-    /// Whether it is a test organisation's, of which SES knows nothing.
+    /// True for a domain of a test organisation, which SES does not know.
     #[serde(default, skip_serializing_if = "is_false")]
     pub test: bool,
 }
 
-/// What SES last said of a domain.
+/// Last answer of SES about a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCheck {
     pub at: String,
@@ -66,7 +66,7 @@ pub struct Domains {
 pub struct DomainReport {
     #[serde(flatten)]
     pub domain: Domain,
-    /// The DNS records to publish; none where SES was not asked.
+    /// The DNS records to publish; none if SES was not asked.
     pub dns_records: Vec<DnsRecord>,
 }
 
@@ -83,15 +83,15 @@ pub struct DnsRecord {
     pub zone_line: String,
 }
 
-/// What SES says of a domain.
+/// Answer of SES about a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainChecked {
     #[serde(with = "SesAnswer")]
     pub ses: Finding,
-    /// Why SES's last look failed, in its own word.
+    /// Reason why SES's last check failed, in SES's own word.
     pub reason: Option<String>,
-    /// Where SES stands with the DKIM records; `None` where it has no such identity.
+    /// SES's status of the DKIM records; `None` if SES has no such identity.
     pub dkim: Option<SetupStatus>,
     pub mail_from: Option<MailFrom>,
     /// The domain, for each organisation that has it, as it stands now.
@@ -105,7 +105,7 @@ pub struct MailFrom {
     pub setup: SetupStatus,
 }
 
-/// Where SES stands with a domain, as JSON has it.
+/// SES's status of a domain, as JSON has it.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Finding", rename_all = "camelCase")]
 enum SesAnswer {
@@ -125,7 +125,8 @@ pub struct DomainRemoved {
     /// Messages from it whose call to the provider was under way. They are not tried again after
     /// it.
     pub calls_under_way: usize,
-    /// Nodes that did not answer. What they hold ends as its turn comes, and is not counted.
+    /// Nodes that did not answer. The messages that they hold end when their attempt is due, and
+    /// are not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes_without_answer: Vec<String>,
 }
@@ -141,7 +142,7 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, 
              domain; leave it out",
             organisation.name
         ))),
-        // Nobody has to verify it: nothing is sent from it.
+        // Verification is not needed: nothing is sent from it.
         (_, None) if organisation.kind == OrganisationKind::Test => {
             let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
             Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
@@ -171,8 +172,8 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
     let identity = admin.identity_at_ses(&name).await?;
     let finding = finding(identity.as_ref());
     let check = organisation::DomainCheck { at: admin.clock.now(), finding };
-    // What was withdrawn while SES was asked must not come back. The operator asks, and so
-    // one look is enough.
+    // A domain that was withdrawn while SES was asked must not come back. The operator asks, so one
+    // check is enough.
     for domain in admin.owned(&name).into_iter().filter(|domain| !admin.is_of_test(domain)) {
         let (from, to) = match domain.state {
             DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),

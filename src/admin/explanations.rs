@@ -1,4 +1,4 @@
-//! What operators are told of a step of a message in plain words: its cause, and what to do. The page,
+//! Explains a step of a message to operators in plain words: its cause, and what to do. The page,
 //! `message show` and the docs take it from here. Must not know how any of them prints it.
 
 use pillarbox_domain::event::{BounceType, Event, EventDetail};
@@ -143,7 +143,7 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
     told(code.as_str(), cause, advice)
 }
 
-/// Explains an event.
+/// Explanation of an event, from its type and its details.
 pub fn of_event(event: &Event) -> Explanation {
     let is_stopped = event.suppresses().is_none();
     event_named(match &event.detail {

@@ -13,7 +13,7 @@ use pillarbox_store::FileId;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Path without links.
+    /// Canonical path, without symbolic links.
     pub data_dir: PathBuf,
     #[serde(flatten)]
     id: FileId,
@@ -28,7 +28,7 @@ impl Identity {
     }
 
     /// Returns whether a configuration's data directory is this service's: the same directory under
-    /// whatever name, or a directory of the same path that was moved away or made anew meanwhile.
+    /// any name, or a directory of the same path that was moved away or made anew meanwhile.
     pub fn works_on(&self, data_dir: &Path) -> bool {
         if FileId::of(data_dir).is_ok_and(|configured| configured == self.id) {
             return true;

@@ -44,13 +44,13 @@ impl fmt::Debug for SecretInClear {
 pub struct Key {
     pub id: u32,
     pub organisation: String,
-    /// What the operator calls it; may be empty.
+    /// Operator's name for it; may be empty.
     pub label: String,
     pub created_at: String,
-    /// When it stops letting anybody in; nothing for never.
+    /// Time from which it is refused; `None` if it never expires.
     pub expires_at: Option<String>,
     pub last_used_at: Option<String>,
-    /// What it may be used for.
+    /// Calls that it allows.
     #[serde(default)]
     pub scopes: Vec<String>,
     /// Sender domains that it is for; every domain of the organisation if there is none.
@@ -59,7 +59,7 @@ pub struct Key {
     /// Priority of messages that name none themselves.
     #[serde(default)]
     pub priority: String,
-    /// How long messages may be sent that say nothing of it themselves; nothing for `retry_for`.
+    /// Time limit of sending for messages that set none; `None` means `retry_for`.
     #[serde(default)]
     pub message_expires_in: Option<String>,
 }
@@ -177,7 +177,7 @@ pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusa
     let change = admin.store.revoke_api_key(KeyId(id)).await?;
     match (entry, change) {
         (Some(entry), Change::Made) => Ok(admin.key(&entry)),
-        // Its row cannot be read. It let nobody in, and it is gone now.
+        // Its row cannot be read. It allowed no call, and it is deleted now.
         (None, Change::Made) => {
             Ok(Key { id, organisation: format!("({UNREADABLE})"), ..Key::default() })
         }

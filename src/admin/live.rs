@@ -10,22 +10,23 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::Cancellation;
 use pillarbox_store::StoreError;
 
-/// What only a running service can tell.
+/// State that only a running service knows.
 pub trait LiveView: Send + Sync {
     /// The service at this moment.
     fn snapshot(&self) -> Looking<'_>;
 
-    /// What a stop at this moment would leave unsent. May take long, so it is no work for a task.
+    /// Forecast of the messages that a stop at this moment would leave unsent. May take long, so it
+    /// is no work for a task.
     fn forecast_stop(&self) -> DrainForecast {
         DrainForecast::default()
     }
 
-    /// What delivers to endpoints, where something does.
+    /// Deliveries to endpoints; `None` if nothing delivers to them.
     fn webhooks(&self) -> Option<&Webhooks> {
         None
     }
 
-    /// How a pending message stands this moment; `None` where it is not pending.
+    /// State of a pending message at this moment; `None` if it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
 
     fn count(&self, _selection: &Selection) -> usize {

@@ -58,7 +58,7 @@ pub enum QueuedMessages {
 pub struct OperatorsView {
     pub organisation: String,
     pub from: String,
-    /// How far it got: its status, or after `sent` its latest event.
+    /// Progress of the message: its status, or after `sent` its latest event.
     pub outcome: String,
     #[serde(flatten)]
     pub message: MessageView,
@@ -99,12 +99,12 @@ pub struct Explained {
     pub advice: String,
 }
 
-/// What happened to one recipient.
+/// Events of one recipient.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The recipient as given, or as the provider names one that the message does not.
     pub recipient: String,
-    /// Its events, oldest first; empty where nothing is known.
+    /// Its events, oldest first; empty if nothing is known.
     pub events: Vec<RecipientEvent>,
 }
 
@@ -120,10 +120,10 @@ pub struct RecipientEvent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
     pub messages: Vec<OperatorsView>,
-    /// What to give as `before` for the next page, if there is one. A page may be short, or empty,
-    /// and not the last: what one call may cost is bounded.
+    /// Value of `before` for the next page, if there is one. A page may be short, or empty, and not
+    /// the last: what one call may cost is bounded.
     pub next: Option<String>,
-    /// Acceptance of the last message that was looked at; `None` if all were.
+    /// Acceptance of the last message that was read; `None` if all were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_back_to: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ pub struct Messages {
     pub counts: Option<BTreeMap<String, BTreeMap<String, u64>>>,
 }
 
-/// What became of the messages that were to be cancelled.
+/// Outcome of a cancellation of several messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessagesCancelled {
@@ -145,7 +145,7 @@ pub struct MessagesCancelled {
     pub calls_under_way: usize,
     /// Messages that were named and are not pending: they have a final status, or do not exist.
     pub not_pending: usize,
-    /// Nodes that did not answer. What they hold is not stopped.
+    /// Nodes that did not answer. The messages that they hold are not stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes_without_answer: Vec<String>,
 }
@@ -155,14 +155,14 @@ pub struct MessagesCancelled {
 #[serde(rename_all = "camelCase")]
 pub struct MessagesCounted {
     pub pending: usize,
-    /// Nodes that did not answer. What they hold is not counted.
+    /// Nodes that did not answer. The messages that they hold are not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes_without_answer: Vec<String>,
 }
 
 pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShown, Refusal> {
     let id = message_id(&call.id)?;
-    // Before the row: a message that is settled in between is shown as settled.
+    // Before the row: a message that is finished in between is shown as finished.
     let live = admin.live().and_then(|live| live.message(id));
     let restarted_at = admin.facts().ok().and_then(|facts| facts.bodies.restarted_at(id));
     let message = admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
@@ -194,7 +194,8 @@ pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, R
         return admin.counted(filter).await;
     }
     let limit = call.limit.min(MAX_PAGE);
-    // A text that names one message finds it at once. Whoever goes on has looked for that already.
+    // A text that names one message finds it at once. A request for a later page has done that
+    // already.
     if let (Some(text), None) = (&call.search, &call.before)
         && let Some(ids) = admin.named_by(text, filter.organisation).await?
     {
@@ -264,14 +265,15 @@ impl Admin {
         })
     }
 
-    /// How pending messages stand, for whoever lays it over what is stored.
+    /// Returns a function that reads the state of pending messages, to lay over the stored records.
     fn live_states(&self) -> impl Fn(MessageId) -> Option<Live> + Send + use<> {
         let live = self.live().map(Arc::clone);
         move |id| live.as_ref().and_then(|live| live.message(id))
     }
 
-    /// Returns the ids among which the message is that a text names: by its own id or its beginning, by
-    /// its idempotency key, or by SES's id. Each is found without a look at other messages.
+    /// Returns the ids among which the message is that a text names: by its own id or its
+    /// beginning, by its idempotency key, or by SES's id. Each is found without reading other
+    /// messages.
     async fn named_by(
         &self,
         text: &str,
@@ -411,8 +413,9 @@ fn one_of<T: Copy, const N: usize>(
     })
 }
 
-/// The timeline of each of the message's recipients, in their order, and then of those whom events
-/// alone name. A recipient given twice has one. An event that names nobody is everybody's.
+/// The timeline of each of the message's recipients, in their order, and then of those that only
+/// events name. A recipient given twice has one. An event without recipients belongs to all of
+/// them.
 fn timelines(recipients: &[String], events: &[Event]) -> Vec<Timeline> {
     let named = events.iter().flat_map(|event| &event.recipients);
     let mut known: Vec<String> = Vec::new();

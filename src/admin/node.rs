@@ -1,4 +1,4 @@
-//! Nodes on one database, for operators to look at, to drain and to forget.
+//! Nodes on one database, for operators to list, to drain and to forget.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,15 +20,15 @@ pub struct Node {
     pub answers: bool,
     /// `working`, `draining` or `silent`.
     pub state: String,
-    /// How long it has given no sign of life, if it is silent.
+    /// Silence so far; `None` if it shows signs of life.
     pub silent_seconds: Option<u64>,
     pub version: String,
     /// Version of the database's schema that it was built for.
     pub schema: i32,
     pub started_at: String,
-    /// Messages in its memory that are not settled.
+    /// Messages in its memory that are not finished.
     pub pending_messages: u64,
-    /// Its part of the pace of all nodes, from 0 to 1.
+    /// Its part of the rate of all nodes, from 0 to 1.
     pub share: f64,
     /// Its duties for all nodes, such as `webhooks`.
     pub duties: Vec<String>,

@@ -27,7 +27,7 @@ const MAX_LIMIT: u64 = 1_000_000_000_000;
 pub struct Organisation {
     pub id: u32,
     pub name: String,
-    /// Whether its mail never goes to SES.
+    /// True if its mail never goes to SES.
     #[serde(default, skip_serializing_if = "is_false")]
     pub test: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct Organisation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paused {
     pub since: String,
-    /// What happens to its send requests: `accepted` or `refused`.
+    /// Handling of its send requests: `accepted` or `refused`.
     pub requests: String,
 }
 
@@ -70,7 +70,7 @@ pub struct Organisations {
     pub organisations: Vec<Organisation>,
 }
 
-/// What went with a removed organisation.
+/// Data that was deleted with an organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OrganisationRemoved {
@@ -80,12 +80,13 @@ pub struct OrganisationRemoved {
     pub messages_cancelled: usize,
     /// Messages whose call to the provider was under way. They are not tried again after it.
     pub calls_under_way: usize,
-    /// Nodes that did not answer. What they hold ends as its turn comes, and is not counted.
+    /// Nodes that did not answer. The messages that they hold end when their attempt is due, and
+    /// are not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes_without_answer: Vec<String>,
 }
 
-/// What happens to the send requests of an organisation that is paused.
+/// Handling of the send requests of a paused organisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SendsWhilePaused {
@@ -101,9 +102,9 @@ pub struct OrganisationPaused {
     pub name: String,
     pub paused: Paused,
     pub messages_waiting: usize,
-    /// Messages whose call to the provider was under way. What it comes to holds.
+    /// Messages whose call to the provider was under way. Its result stands.
     pub calls_under_way: usize,
-    /// When the first of the messages ends, if the organisation is paused until then.
+    /// End of the first message to expire, if the organisation stays paused until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_end: Option<String>,
     /// Nodes that did not answer. They follow as soon as they reach the database, and start no call
@@ -333,7 +334,7 @@ impl Admin {
         })
     }
 
-    /// What an organisation has of all these, or all of them if none is named.
+    /// Filters these items by organisation; returns all if none is named.
     pub(super) fn only<T>(
         &self,
         organisation: Option<&str>,
@@ -347,7 +348,7 @@ impl Admin {
         Ok(all)
     }
 
-    /// What to say where an organisation was removed between two looks.
+    /// Refusal if an organisation was removed between two reads.
     pub(super) fn gone(organisation: &domain::Organisation) -> Refusal {
         Refusal::new(format!("the organisation {} was removed meanwhile", organisation.name))
     }

@@ -1,16 +1,16 @@
-//! The process itself, as Linux's `/proc` tells of it (proc(5)); elsewhere nothing is told.
+//! Resources of the process itself, from Linux's `/proc` (proc(5)); elsewhere nothing is known.
 
 use std::fs;
 use std::time::SystemTime;
 
-/// What the process takes up.
+/// Resources that the process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Process {
     /// Resident memory, in bytes.
     pub resident_bytes: Option<u64>,
     /// Open file descriptors.
     pub open_descriptors: Option<u64>,
-    /// How many it may have open.
+    /// Limit of open file descriptors.
     pub max_descriptors: Option<u64>,
 }
 
@@ -26,8 +26,8 @@ impl Process {
     }
 }
 
-/// How many file descriptors are open. Since Linux 6.2 the directory's size says so; before that
-/// it is zero, and they have to be counted.
+/// Number of open file descriptors. Since Linux 6.2 the directory's size says so; before that it is
+/// zero, and they have to be counted.
 fn open_descriptors() -> Option<u64> {
     const DIRECTORY: &str = "/proc/self/fd";
     match fs::metadata(DIRECTORY).ok()?.len() {

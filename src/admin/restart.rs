@@ -38,7 +38,7 @@ const OF_THIS_PROCESS: [&str; 6] = [
     "WATCHDOG_USEC",
 ];
 
-/// Program that answers.
+/// Program that answers on the socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningProgram {
@@ -95,7 +95,7 @@ impl NodeDatabase {
     }
 }
 
-/// Answer of programs that do not tell whether they keep bodies.
+/// Answer of programs that do not report whether they keep bodies.
 const fn keeps() -> bool {
     true
 }
@@ -264,7 +264,7 @@ async fn output_of(mut command: Command) -> io::Result<Output> {
     output.await?
 }
 
-/// Program that is killed if nobody waits for it any more.
+/// Program that is killed if its caller does not wait any more.
 struct KilledOnDrop(oneshot::Receiver<OwnedFd>);
 
 impl Drop for KilledOnDrop {

@@ -28,7 +28,7 @@ use pillarbox_store::{
     StoreError,
 };
 
-/// Organisations with counts of their own where counts are printed: those that were added first.
+/// Number of organisations with counts of their own in printed lists: those that were added first.
 /// The others are counted together, so that the number of series stays bounded.
 const MAX_ORGANISATIONS: usize = 200;
 /// Name of the others. No organisation can have it.
@@ -87,7 +87,7 @@ pub struct Snapshot {
     pub bodies: Option<Bodies>,
     /// `sending.max_pending_bytes`, in bytes. The memory limit may lower what is in effect.
     pub configured_pending_bytes: usize,
-    /// `ses.tracking_override`.
+    /// Setting `ses.tracking_override`.
     pub tracking: TrackingOverride,
     /// True if the last message went without the override, because the endpoint does not know it.
     pub went_without_override: bool,
@@ -108,11 +108,11 @@ pub struct TaskFaults {
     pub is_recent: bool,
 }
 
-/// Whether the store takes writes.
+/// State of writes to the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StoreHealth {
-    /// It does.
+    /// Writes succeed.
     #[default]
     Writable,
     /// The last commit failed and none has succeeded since.
@@ -126,7 +126,7 @@ pub enum StoreHealth {
 }
 
 impl StoreHealth {
-    /// What became of the data file, and what to do; `None` if it is in its place.
+    /// Loss of the data file and the advice for it; `None` if it is in its place.
     pub const fn file_loss(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Writable | Self::Refusing => None,
@@ -161,7 +161,7 @@ impl From<Health> for StoreHealth {
     }
 }
 
-/// What the running service took in since its start, repeats included.
+/// Events that the running service took in since its start, repeats included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenIn {
@@ -169,7 +169,7 @@ pub struct TakenIn {
     pub send: u64,
     /// The recipient's server accepted it.
     pub delivery: u64,
-    /// It came back.
+    /// Bounced messages.
     pub bounce: u64,
     /// The recipient called it unwanted.
     pub complaint: u64,
@@ -183,11 +183,11 @@ pub struct TakenIn {
     pub unmatched: u64,
     /// Of those above, the ones that name another organisation than the message's own.
     pub foreign: u64,
-    /// Not readable.
+    /// Documents that could not be read.
     pub unreadable: u64,
-    /// How long ago the last readable one came; `None` before the first.
+    /// Age of the last readable one; `None` before the first.
     pub seconds_since_last: Option<u64>,
-    /// Why none can be had now, where that is so.
+    /// Reason why none can be fetched now; `None` if they can.
     pub trouble: Option<String>,
 }
 
@@ -267,7 +267,8 @@ pub struct Recent {
     pub day: Vec<NamedCounts>,
 }
 
-/// Answers of the store to questions that may take long. What it could not tell is `None`.
+/// Answers of the store to questions that may take long. An answer that it could not give is
+/// `None`.
 #[derive(Debug, Clone)]
 pub struct Stored {
     /// True if newer answers did not come in time.
@@ -298,7 +299,7 @@ impl Default for Stored {
 }
 
 impl Stored {
-    /// Asks the store. The newest unreadable document is looked up only if their number differs from
+    /// Asks the store. The newest unreadable document is read only if their number differs from
     /// that of the answers `before`, because the store reads all of them.
     pub async fn ask(store: &Store, clock: &Clock, before: &Self) -> Self {
         const ID_CHARS: usize = 12;
@@ -387,7 +388,7 @@ impl Snapshot {
                 counts,
             })
             .collect();
-        // Alarms look at their sum, and test organisations are none of their matter.
+        // Alarms use their sum, and test organisations must not raise any.
         let others = all.filter(|(id, _)| self.kind(**id) == OrganisationKind::Production);
         let others = others.map(|(_, counts)| *counts).reduce(|sum, counts| sum.plus(&counts));
         printed.extend(others.map(|counts| NamedCounts {

@@ -34,20 +34,20 @@ use pillarbox_store::FileId;
 
 /// Connections at one time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may take to send its next call, and to take a part of an answer.
+/// Time limit for a connection to send its next call, and to take a part of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory for calls that are being read: 32 of the largest, and as much again, because one holder is
 /// given about half of a budget.
 const MAX_READING_BYTES: usize = 64 * MAX_CALL_BYTES;
-/// How long another service may take to bind a socket in the same directory.
+/// Time limit for another service to bind a socket in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the directory's lock is tried.
+/// Pause between attempts to lock the directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Read and written by its owner alone.
 const SOCKET_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Why there is no socket.
+/// Reason why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error(
@@ -70,7 +70,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    // After the listener, so that the file goes while nobody can be accepted any more.
+    // After the listener, so that the file is removed when no connection can be accepted any more.
     file: SocketFile,
 }
 
@@ -109,7 +109,7 @@ impl Socket {
         let failed = |source| BindError::Directory { path: path.to_owned(), source };
         let builder = &mut DirBuilder::new();
         builder.mode(DIRECTORY_MODE).recursive(true).create(directory).map_err(failed)?;
-        // Two services that start at one time must not both find that nobody listens.
+        // Two services that start at one time must not both find that nothing listens.
         let _lock = lock(directory).await.map_err(failed)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
@@ -122,8 +122,8 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // Made where nobody else can look, and moved to its place once only its owner may connect:
-        // a socket's mode at birth is the process's umask. Short names, because a socket's path is.
+        // Made in a private directory, and moved to its place once only its owner may connect: a
+        // socket's mode at birth is the process's umask. Short names, because a socket's path is.
         let private = tempfile::Builder::new()
             .prefix(".p")
             .permissions(Permissions::from_mode(DIRECTORY_MODE))

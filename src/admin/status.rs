@@ -1,4 +1,4 @@
-//! How the service is doing, where its page is, and the operator's word on its clock and on lost
+//! State of the service, address of its page, and the operator's decisions about its clock and lost
 //! messages.
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use pillarbox_runtime::clock::{ConfirmedBy, Jump};
 use pillarbox_runtime::detached_thread;
 use pillarbox_store::{DamagedRow, EventBacklog};
 
-/// How many damaged rows are shown one by one.
+/// Number of damaged rows that are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
 
 /// The address of the operators' page, with what opens it.
@@ -31,22 +31,22 @@ pub struct PageAddress {
     pub url: String,
 }
 
-/// How the service is doing.
+/// State of the service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceStatus {
     pub version: String,
-    /// How long the service has been running; `None` where none runs.
+    /// Time since the start of the service; `None` if none runs.
     pub uptime_seconds: Option<u64>,
-    /// Where clients are served, with the port that it was given; `None` where no service runs.
+    /// Address at which clients are served, with the port in use; `None` if no service runs.
     pub client_address: Option<SocketAddr>,
-    /// Where clients of the API in Resend's shape are served, with the port that it was given; `None` if
-    /// it is off or no service runs.
+    /// Address of the API in Resend's shape, with the port in use; `None` if it is off or no
+    /// service runs.
     #[serde(default)]
     pub resend_address: Option<SocketAddr>,
-    /// Where messages are submitted over SMTP; empty where no service runs.
+    /// Listeners at which messages are submitted over SMTP; empty if no service runs.
     pub smtp_listeners: Vec<SmtpListener>,
-    /// The certificate that clients are shown; `None` where no service speaks TLS.
+    /// The certificate that clients are shown; `None` if no service speaks TLS.
     pub certificate: Option<Certificate>,
     pub store: StoreHealth,
     /// True if the store did not answer in time. Lost messages and events that wait are then those of
@@ -56,14 +56,14 @@ pub struct ServiceStatus {
     pub damaged: Damaged,
     /// Doubt of the clock that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
-    /// Messages that failed because their process ended, and that nobody has acknowledged.
+    /// Messages that failed because their process ended, and that no operator has acknowledged.
     pub lost_messages: Option<LostMessages>,
-    /// How sending goes; `None` where no service runs.
+    /// State of sending; `None` if no service runs.
     pub sending: Option<Sending>,
     /// Bodies of pending messages; `None` if no service runs.
     pub bodies: Option<Bodies>,
     pub events: Events,
-    /// What is wrong, as the operators' page says it; empty where no service runs.
+    /// Conditions that hold, in the words of the operators' page; empty if no service runs.
     pub conditions: Vec<Condition>,
     pub counts: Counts,
 }
@@ -84,7 +84,7 @@ pub struct SmtpListener {
 pub enum SessionStart {
     /// In plain text (`smtp.listen`).
     PlainText,
-    /// With TLS (`smtp.tls_listen`).
+    /// TLS from the first byte (`smtp.tls_listen`).
     Tls,
 }
 
@@ -99,8 +99,8 @@ pub enum SocketOpener {
     Supervisor,
 }
 
-/// Rows of the data file that cannot be read. What they held has no effect, but for suppressions,
-/// which suppress all the same.
+/// Rows of the data file that cannot be read. The data that they held has no effect, except that
+/// damaged suppressions still suppress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damaged {
     pub count: usize,
@@ -109,7 +109,7 @@ pub struct Damaged {
 }
 
 impl Damaged {
-    /// What to do about them.
+    /// Advice for damaged rows.
     pub const ADVICE: &'static str = "Their content has no effect, except that damaged \
                                       suppressions still suppress; everything else works. Check \
                                       the disk, then restore a backup, or add again what is \
@@ -120,19 +120,19 @@ impl Damaged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Certificate {
-    /// When it ends; `None` where it does not say so.
+    /// End of its validity; `None` if it states none.
     pub expires_at: Option<String>,
-    /// What is wrong with it or with the one that was to follow, and what to do.
+    /// Problems with it or with its successor, and what to do.
     pub troubles: Vec<String>,
 }
 
-/// How the provider's events come in.
+/// State of the provider's events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Events {
-    /// What the running service took in; `None` where none runs or nothing brings events.
+    /// Events that the running service took in; `None` if none runs or nothing brings events.
     pub taken_in: Option<TakenIn>,
-    /// What waits in the store; `None` where it cannot be read.
+    /// Events that wait in the store; `None` if it cannot be read.
     pub stored: Option<EventBacklog>,
 }
 
@@ -150,7 +150,7 @@ pub struct ClockJump {
     pub explanation: String,
 }
 
-/// How sending goes.
+/// State of sending to the provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sending {
@@ -161,11 +161,11 @@ pub struct Sending {
     pub max_pending_bytes: usize,
     /// Organisations whose share of the budget is used up: their new messages are refused.
     pub full_for: Vec<String>,
-    /// The pace, in recipients per second; `None` is as fast as calls return.
+    /// Rate in recipients per second; `None` if only the calls limit it.
     pub recipients_per_second: Option<f64>,
     /// Messages that a stop at this moment would lose or leave.
     pub stop_would_lose: StopLoss,
-    /// What is wrong with the AWS credentials, if anything is.
+    /// Problem with the AWS credentials, if there is one.
     pub account: Option<AccountProblem>,
     pub provider: Provider,
     pub paused_domains: Vec<PausedDomain>,
@@ -208,30 +208,30 @@ pub struct StopLoss {
     /// The ones of organisations that an operator has paused.
     #[serde(default)]
     pub waiting_for_resume: usize,
-    /// The ones for which the drain is too short at the pace, or the daily quota too small.
+    /// The ones for which the drain is too short at this rate, or the daily quota too small.
     pub beyond_pace: usize,
 }
 
-/// What the calls say of the provider.
+/// State of the provider, from the results of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "condition")]
 pub enum Provider {
-    /// It takes messages.
+    /// Calls succeed.
     Up,
-    /// It does not.
+    /// Calls fail, or get no answer.
     Impaired {
         cause: Cause,
-        /// What the provider said, or what went wrong.
+        /// Message of the provider, or the failure of the call.
         message: String,
     },
 }
 
-/// What is wrong with the AWS credentials.
+/// Problem with the AWS credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountProblem {
     pub fault: AccountFault,
-    /// What AWS said, or why they cannot be loaded.
+    /// Message of AWS, or the reason why they cannot be loaded.
     pub message: String,
 }
 
@@ -248,7 +248,7 @@ pub struct PausedDomain {
 #[serde(rename_all = "camelCase")]
 pub struct LostMessages {
     pub messages: u64,
-    /// When the last of them was found.
+    /// Time at which the last of them was found.
     pub last_at: String,
 }
 
@@ -260,7 +260,7 @@ pub struct Acknowledged {
     pub lost_messages: Option<LostMessages>,
 }
 
-/// How much is set up.
+/// Numbers of what is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {

@@ -22,7 +22,7 @@ pub const MAX_ADDRESSES: usize = 1_000;
 /// The most suppressions that one call imports: few enough that their commit, which acceptances
 /// share, stays short.
 pub const MAX_IMPORT_ROWS: usize = 500;
-/// The most rows that one call of a search looks at.
+/// The most rows that one call of a search reads.
 const MAX_LOOKED_AT: usize = 20 * MAX_PAGE;
 
 /// For whom an address is suppressed.
@@ -38,19 +38,19 @@ pub struct SuppressionChanges {
     pub addresses: Vec<SuppressionChange>,
 }
 
-/// What became of an address.
+/// Result of a change to one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuppressionChange {
     /// The address in the form in which it is compared.
     pub address: String,
     pub outcome: SuppressionOutcome,
-    /// What became of it on the SES account's own list, where that was asked for.
+    /// Result on the SES account's own list, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ses: Option<AtSes>,
 }
 
-/// What was done about an address.
+/// Change made to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SuppressionOutcome {
@@ -63,7 +63,7 @@ pub enum SuppressionOutcome {
     StillForAll,
 }
 
-/// What became of an address on the SES account's own suppression list.
+/// Result for an address on the SES account's own suppression list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AtSes {
@@ -86,7 +86,7 @@ pub struct Suppression {
     pub address: String,
     /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
     pub reason: String,
-    /// Since when; empty where that cannot be read.
+    /// Time of the suppression; empty if it cannot be read.
     pub since: String,
     pub message: Option<String>,
 }
@@ -105,33 +105,33 @@ pub struct SuppressionCursor {
 pub struct ImportRow {
     pub scope: Scope,
     pub address: String,
-    /// Why; an operator's decision where it is not given.
+    /// Reason; an operator's decision if none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when; from now on where it is not given.
+    /// Time of the suppression; now if it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What is done about the good rows of a list.
+/// Handling of the good rows of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ImportMode {
     /// They are taken in, in one transaction.
     Apply,
-    /// Nothing: the list is only looked at.
+    /// Nothing: the list is only checked.
     Check,
 }
 
-/// What became of the rows of a list.
+/// Result of an import, over the rows of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuppressionsImported {
-    /// How many are suppressed from now on.
+    /// Number of addresses that are suppressed from now on.
     pub added: usize,
-    /// How many were suppressed before; those entries stay.
+    /// Number of addresses that were suppressed before; those entries stay.
     pub already_there: usize,
     pub refused: Vec<RefusedRow>,
 }
@@ -179,7 +179,7 @@ pub(super) async fn remove(
             None => false,
         };
         let outcome = match change {
-            // The operator must not take it for gone.
+            // The operator must not take it for removed.
             _ if for_all => SuppressionOutcome::StillForAll,
             Change::Made => SuppressionOutcome::Removed,
             Change::None => SuppressionOutcome::NotThere,
@@ -206,7 +206,7 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
             && search.as_ref().is_none_or(|text| text.is_in(address.as_str()))
     };
     let (mut start, mut looked_at) = (start, 0);
-    // A search looks at several pages, until it has found something or looked at enough.
+    // A search reads several pages, until it has found something or reached its limit.
     let (page, next) = loop {
         let from = start.as_ref().map(|(scope, address)| (*scope, address));
         let mut page = admin.store.suppressions(from, MAX_PAGE).await?;
@@ -266,7 +266,7 @@ pub(super) async fn import(
         )));
     }
     let now = admin.clock.now();
-    // Each scope is looked up once.
+    // Each scope is resolved once.
     let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
     let mut good = Vec::with_capacity(call.rows.len());
     let mut imported = SuppressionsImported::default();
@@ -346,7 +346,7 @@ fn parse(text: &str, read: ReadAddress) -> Result<SuppressedAddress, Refusal> {
     })
 }
 
-/// What a row says, or the rule that it breaks.
+/// Parses a row, or returns the rule that it breaks.
 fn suppression(row: &ImportRow, now: Timestamp) -> Result<domain::Suppression, String> {
     // A list of an earlier version or another service protects whom it can.
     let address = SuppressedAddress::parse_stored(&row.address)

@@ -13,7 +13,7 @@ use pillarbox_domain::request::{Draft, RawMessage, SendRequest, Submission};
 const RECIPIENT: &str = "success@simulator.amazonses.com";
 const SUBJECT: &str = "A test of the set-up";
 const TEXT: &str = "pillarbox doctor sent this to see whether sending works.";
-/// The sender's address before the `@` where none is given.
+/// The sender's address before the `@` if none is given.
 const LOCAL_PART: &str = "pillarbox-doctor";
 
 /// Form in which SES gets a message.
@@ -77,8 +77,8 @@ pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refu
 }
 
 impl Admin {
-    /// Who sends: the given address, or one of the first domain that may be sent from, those that
-    /// SES has verified first.
+    /// Sender: the given address, or one of the first domain that may be sent from, those that SES
+    /// has verified first.
     fn sender(&self, from: Option<&str>) -> Result<(Organisation, String), Refusal> {
         let wanted = match from {
             Some(text) => {

@@ -54,7 +54,7 @@ pub struct WebhookSecret {
     pub secret: SecretInClear,
     pub organisation: String,
     pub url: String,
-    /// How many secrets sign from now on, with this one.
+    /// Number of secrets that sign from now on, with this one.
     #[serde(default)]
     pub signing: usize,
 }
@@ -67,7 +67,7 @@ pub struct Webhook {
     pub organisation: String,
     pub url: String,
     pub types: Vec<String>,
-    /// `standard` or `resend`.
+    /// Format of the body: `standard` or `resend`.
     pub format: String,
     /// `active`, `paused` or `gone`; `gone` is paused because it answered 410.
     pub state: String,
@@ -75,11 +75,11 @@ pub struct Webhook {
     pub created_at: String,
     /// Until when secrets before the present one sign as well.
     pub rotating_until: Option<String>,
-    /// How its deliveries go; `None` where no service runs.
+    /// State of its deliveries; `None` if no service runs.
     pub deliveries: Option<WebhookDeliveries>,
 }
 
-/// How the deliveries to an endpoint go, since the start of the service.
+/// Deliveries to an endpoint since the start of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDeliveries {
@@ -90,7 +90,7 @@ pub struct WebhookDeliveries {
     pub last_answer_at: Option<String>,
     pub in_flight: usize,
     pub waiting: u64,
-    /// When the oldest event was recorded that no attempt was made for.
+    /// Time of the oldest event that no attempt was made for.
     pub behind_since: Option<String>,
     pub delivered: u64,
     pub failed: u64,
@@ -123,7 +123,7 @@ pub struct WebhookDelivery {
     pub event_type: Option<String>,
     pub message: Option<String>,
     pub attempts: u32,
-    /// When the last attempt ended; `None` if there was none.
+    /// Time at which the last attempt ended; `None` if there was none.
     pub attempted_at: Option<String>,
     /// Answer to the last attempt, or what came in its place.
     pub answer: Option<String>,
@@ -180,11 +180,11 @@ pub struct MessageDelivery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookReplayed {
     pub id: u32,
-    /// Whether anything is delivered again; if not, all of it is still to come.
+    /// True if some events are delivered again; if not, all of them are still to come.
     pub replayed: bool,
 }
 
-/// Whether an endpoint is there.
+/// Result of a HEAD request to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookReached {
     /// Status of its answer to a HEAD request, if there was one.
@@ -416,7 +416,7 @@ impl Admin {
         found.into_iter().map(shown).collect()
     }
 
-    /// What the running service knows of its deliveries; `None` where none runs.
+    /// State of its deliveries in the running service; `None` if none runs.
     fn deliveries(&self) -> Option<&webhooks::Webhooks> {
         self.live().and_then(|live| live.webhooks())
     }

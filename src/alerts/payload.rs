@@ -41,7 +41,7 @@ struct ConditionData<'a> {
     severity: &'a str,
     message: &'a str,
     advice: &'a str,
-    /// Organisation, domain, endpoint or whatever else the condition is about.
+    /// Subject of the condition, such as an organisation, a domain or an endpoint.
     #[serde(skip_serializing_if = "str::is_empty")]
     about: &'a str,
     /// Left out if there is one node, and of what all nodes share.
@@ -82,8 +82,8 @@ struct CurrentData<'a> {
     conditions: Vec<ConditionData<'a>>,
 }
 
-/// Returns what is posted of an alert. `book` has the conditions that hold, and `organisation` returns
-/// the name of an organisation that exists. `None` if it is about one that is gone.
+/// Returns the body of an alert's post. `book` has the conditions that hold, and `organisation`
+/// returns the name of an organisation that exists. `None` if it is about one that was removed.
 pub(super) fn delivery(
     key: &AlertKey,
     alert: &Alert,

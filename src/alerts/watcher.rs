@@ -8,18 +8,18 @@ use crate::alerts::book::Book;
 use pillarbox_domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ToldCondition};
 use pillarbox_domain::time::Timestamp;
 
-/// Condition that holds, as operators are to be told of it.
+/// Condition that holds, in the form that operators receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     /// Code of the condition.
     pub code: String,
-    /// Organisation, domain, endpoint or whatever else it is about; empty if it names none.
+    /// Organisation, domain, endpoint or other subject; empty if it has none.
     pub about: String,
     /// Word for how bad it is.
     pub severity: &'static str,
     /// Sentence that says what is wrong. It has no words of others, which may name a recipient.
     pub message: String,
-    /// What to do.
+    /// Next step of the operator.
     pub advice: String,
     /// Nodes that find it.
     pub found_by: FoundBy,
@@ -31,11 +31,11 @@ pub enum FoundBy {
     /// The one that suffers from it.
     #[default]
     OneNode,
-    /// Each, because it is in what they share. The one with the duty tells of it.
+    /// Each, because the finding is in what they share. The one with the duty reports it.
     EachNode,
 }
 
-/// What is seen at one moment.
+/// State at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) now: Timestamp,
@@ -43,7 +43,7 @@ pub(super) struct View<'a> {
     pub(super) conditions: &'a [Observed],
     /// Names of the nodes that work on the store; none if it is a file.
     pub(super) nodes: &'a [String],
-    /// Whether this node posts for all.
+    /// True if this node posts for all.
     pub(super) has_duty: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Watcher {
     since: BTreeMap<AlertKey, Timestamp>,
     /// Beginning of the duty.
     duty_since: Option<Timestamp>,
-    /// When each node with alerts was first found missing.
+    /// Time at which each node with alerts was first found missing.
     missing_since: BTreeMap<String, Timestamp>,
     is_start_told: bool,
 }
@@ -84,10 +84,10 @@ impl Watcher {
         }
     }
 
-    /// Looks at what holds now, and changes the alerts in the book.
+    /// Compares the conditions that hold now with the alerts in the book, and changes these.
     pub(super) fn look(&mut self, view: View<'_>, book: &mut Book) {
         let View { now, has_duty, .. } = view;
-        // Where the clock was set back, a minute begins anew.
+        // If the clock was set back, a minute begins anew.
         self.begun = self.begun.min(now);
         let duty_since = self.duty_since.filter(|_| has_duty).unwrap_or(now).min(now);
         self.duty_since = has_duty.then_some(duty_since);
@@ -111,7 +111,7 @@ impl Watcher {
         }
     }
 
-    /// Returns the subject of a condition; `None` if another node tells of it.
+    /// Returns the subject of a condition; `None` if another node reports it.
     fn key(&self, condition: &Observed, has_duty: bool) -> Option<AlertKey> {
         let node = match condition.found_by {
             FoundBy::OneNode => self.node.clone(),
@@ -122,8 +122,9 @@ impl Watcher {
         Some(AlertKey::Condition { node, code, about })
     }
 
-    /// Clears what was raised and holds no more. What was raised before this process began, or before
-    /// it had the duty, is known only after a while: most conditions take a moment to be found again.
+    /// Clears alerts whose conditions hold no more. Alerts that were raised before this process
+    /// began, or before it had the duty, are cleared only after a while: most conditions take a
+    /// moment to be found again.
     fn clear(
         &mut self,
         view: View<'_>,
@@ -223,7 +224,7 @@ mod tests {
             Self { watcher: Watcher::new(name, NOON), has_duty, nodes }
         }
 
-        /// Looks each second.
+        /// Runs one check each second.
         fn look(&mut self, seconds: std::ops::Range<u64>, holds: &[Observed], book: &mut Book) {
             for second in seconds {
                 let view = View {
@@ -324,7 +325,7 @@ mod tests {
             let is_told = |(key, alert): (&AlertKey, &Alert)| is_start(key) && alert.news.at == now;
             (book.alerts().any(is_told), book.all_holding().len())
         };
-        // The first look comes a moment after the start, and so does all that it begins to count.
+        // The first check comes a moment after the start, and the times count from there.
         assert_eq!(look(500), (false, 1));
         assert_eq!(look(60_400), (false, 1));
         assert_eq!(look(60_500), (true, 0));

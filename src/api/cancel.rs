@@ -24,7 +24,7 @@ pub trait Canceller: Debug + Send + Sync {
     fn cancel(&self, id: MessageId) -> Cancelling<'_>;
 }
 
-/// A cancellation under way. It is made all the same if nobody waits for it any more.
+/// A cancellation under way. It also completes if its caller has disconnected.
 pub type Cancelling<'a> =
     Pin<Box<dyn Future<Output = Result<CancelReach, StoreError>> + Send + 'a>>;
 
@@ -50,8 +50,8 @@ impl Inner {
                 }
             }
         }
-        // If its call has just failed, or something else is ending it, that is about to be stored. What
-        // another node tells of a call comes a little later.
+        // If its call has just failed, or something else is ending it, that is about to be stored.
+        // Reports of calls on other nodes arrive a little later.
         loop {
             let (message, live) = self.current(organisation, text).await?;
             if View::of(&message, live.as_ref()).status != Status::Queued {

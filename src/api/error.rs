@@ -77,12 +77,12 @@ pub enum ApiError {
     Validation(FieldError),
     /// The tag is not `transactional`.
     UnsupportedTag {
-        /// The tag's field.
+        /// Full name of the tag's field.
         field: String,
     },
     /// The sender's domain is not verified for the key's organisation.
     UnverifiedDomain {
-        /// The sender's field.
+        /// Full name of the sender's field.
         field: String,
         /// The domain, as given by the client.
         domain: String,
@@ -93,7 +93,7 @@ pub enum ApiError {
     MissingScope(Scope),
     /// The key is not for the sender's domain.
     SenderForbidden {
-        /// The sender's field.
+        /// Full name of the sender's field.
         field: String,
         /// The domain, as given by the client.
         domain: String,
@@ -422,7 +422,7 @@ pub fn clip(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(end, _)| &text[..end])
 }
 
-/// What to do about a domain that is not verified.
+/// Advice for a domain that is not verified.
 fn other_domains(verified: &[String]) -> String {
     match verified {
         [] => "an operator adds it with pillarbox domain add".to_owned(),

@@ -1,9 +1,9 @@
 //! JSON documents as a tree that borrows from their text.
 //!
-//! Stricter than common parsers where laxness does harm: one object, no key twice, limited depth
-//! and number of members (RFC 8259 leaves all four open). A whole document is read before any field
-//! is looked at, so that errors of syntax come before those of content. What is kept of it is
-//! bounded whatever its shape. Knows no field names.
+//! Stricter than common parsers if laxness does harm: one object, no key twice, limited depth and
+//! number of members (RFC 8259 leaves all four open). A whole document is read before any field is
+//! checked, so that errors of syntax come before those of content. The kept part is bounded for
+//! every shape. Knows no field names.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -40,7 +40,7 @@ const FEW_MEMBERS: usize = 16;
 /// longer ones, and they go on as they are written.
 pub const MAX_DECODED_BYTES: usize = 32 * 1024;
 
-/// A JSON value.
+/// JSON value that borrows from the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Json<'a> {
     /// `null`.
@@ -110,7 +110,7 @@ impl Eq for JsonString<'_> {}
 /// Reason why bytes are not one JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonError {
-    /// The problem.
+    /// Rule that the text breaks, for the client.
     pub problem: String,
     /// The line, from 1.
     pub line: usize,
@@ -127,7 +127,7 @@ impl fmt::Display for JsonError {
 /// Form of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// One object.
+    /// An object without lists of bytes.
     Object,
     /// One object, in which lists of bytes stand for files.
     ObjectWithBytes,
@@ -400,7 +400,7 @@ impl<'a> Parser<'a> {
         is_there
     }
 
-    /// RFC 8259 section 6. What is read is only kept as text, so no number is too large.
+    /// RFC 8259 section 6. The digits are only kept as text, so no number is too large.
     fn number(&mut self) -> Result<Json<'a>, JsonError> {
         let start = self.at;
         let _ = self.take(b'-');
@@ -497,7 +497,7 @@ impl<'a> Parser<'a> {
         Ok(decoded)
     }
 
-    /// Reads from the first of the four digits on; two escapes where they are a surrogate pair.
+    /// Reads from the first of the four digits on; two escapes if they are a surrogate pair.
     fn unicode_escape(&mut self, escape_at: usize) -> Result<char, JsonError> {
         let text = self.text;
         let lone = || {

@@ -11,13 +11,13 @@ use pillarbox_runtime::in_flight::InFlight;
 /// Metrics of the client listener since the start.
 #[derive(Debug)]
 pub struct ClientMetrics {
-    /// Messages accepted.
+    /// Messages accepted since the start.
     pub accepted: Counter,
     /// Requests answered with an earlier message's id.
     pub replayed: Counter,
     /// Requests with an `Idempotency-Key` header, which is not implemented.
     pub ignored_keys: Counter,
-    /// Open connections.
+    /// Connections that are open now.
     pub connections: InFlight,
     refused: Family<RefusalLabels, Counter>,
 }
@@ -80,7 +80,7 @@ impl ClientMetrics {
         self.refused.get(&RefusalLabels { code }).map_or(0, |counter| counter.get())
     }
 
-    /// Requests refused, whatever the code.
+    /// Requests refused, over all codes.
     pub fn all_refused(&self) -> u64 {
         CODES.iter().map(|code| self.refused(code)).sum()
     }

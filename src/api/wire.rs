@@ -102,7 +102,7 @@ impl From<JsonError> for ApiError {
 pub struct SendDocument<'a>(Vec<(JsonString<'a>, Json<'a>)>);
 
 impl<'a> SendDocument<'a> {
-    /// Reads a body as one JSON object, without a look at its fields.
+    /// Reads a body as one JSON object, without checking its fields.
     pub fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
         match json::parse_object(body)? {
             Json::Object(members) => Ok(Self(members)),
@@ -151,13 +151,13 @@ pub(crate) type Members<'a> = [(JsonString<'a>, Json<'a>)];
 pub struct BatchDocument<'a>(Json<'a>);
 
 impl<'a> BatchDocument<'a> {
-    /// Reads a body as one JSON object, without a look at its fields.
+    /// Reads a body as one JSON object, without checking its fields.
     pub fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
         json::parse_object(body).map(Self)
     }
 
-    /// How the batch is accepted, and the fields of each message, in the order given, with no rule
-    /// checked but their names and types.
+    /// Terms of the batch's acceptance, and the fields of each message, in the order given, with no
+    /// rule checked but their names and types.
     pub fn drafts(
         &self,
     ) -> Result<(BatchMode, impl ExactSizeIterator<Item = Result<Draft<'_>, FieldError>>), FieldError>
@@ -381,11 +381,11 @@ pub(crate) fn parameters(
     Ok(())
 }
 
-/// Which of the organisation's messages to list, from a request's query: `None` for every
-/// parameter that is absent.
+/// Filter and page of a listing of the organisation's messages, from a request's query: `None` for
+/// every parameter that is absent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// The messages to look for.
+    /// Filter of the messages.
     pub filter: MessageFilter,
     /// At most so many on a page.
     pub limit: Option<usize>,
@@ -414,7 +414,7 @@ impl ListQuery {
     }
 }
 
-/// Which of the feed's entries to list, from a request's query.
+/// Filter and page of the feed's entries, from a request's query.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FeedQuery {
     /// Only those after this cursor.
@@ -551,7 +551,7 @@ pub fn accepted_batch(all: &[Result<Accepted, ApiError>]) -> Bytes {
     to_json(&Batch { emails: all.iter().map(one).collect() })
 }
 
-/// A message's record.
+/// Encodes a message's record.
 pub fn message(kind: OrganisationKind, message: Message, live: Option<&Live>) -> Bytes {
     to_json(&MessageView::new(kind, message, live))
 }

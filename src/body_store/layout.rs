@@ -158,7 +158,8 @@ impl RecordHead {
         u64::from(self.request_len) + u64::from(self.envelope_len)
     }
 
-    /// Bytes of a record with a content of this many, up to where the next one may begin.
+    /// Bytes of a record with a content of this many, up to the position at which the next one may
+    /// begin.
     pub(super) fn record_len(content_len: u64) -> u64 {
         (Self::BYTES as u64 + content_len).next_multiple_of(ALIGNMENT)
     }
@@ -214,8 +215,8 @@ impl RecordHead {
     }
 }
 
-/// Mark of a message that is not to be sent again, whatever its call comes to. It is apart from the
-/// live state, which others write at the same time.
+/// Mark of a message that is not to be sent again, independent of its call's result. It is apart
+/// from the live state, which others write at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CancelMark(pub(super) Option<Cancellation>);
 
@@ -259,8 +260,8 @@ pub(super) struct LiveRecord {
     pub(super) call: CallRecord,
 }
 
-/// A record's call, as it is written. What is known of its end lies where the content was, which nobody
-/// needs any more.
+/// A record's call, as it is written. The known end lies in the place of the content, which is not
+/// needed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CallRecord {
     Idle,
@@ -282,13 +283,13 @@ const MAX_END_BYTES: usize = 512;
 const SEPARATOR: char = '\0';
 
 impl CallRecord {
-    /// True if what is known of its end lies where the content was.
+    /// True if what is known of its end lies in the place of the content.
     pub(super) const fn is_over(&self) -> bool {
         matches!(self, Self::Answered(..) | Self::Failed(_))
     }
 
-    /// Returns the byte that tells it, and what is known of its end: at most `room` bytes, or `None` if
-    /// that is too little. A long explanation of a failure is cut.
+    /// Returns the byte for its kind, and the known end: at most `room` bytes, or `None` if that is
+    /// too little. A long explanation of a failure is cut.
     fn encode(&self, room: usize) -> Option<(u8, Vec<u8>)> {
         let room = room.min(MAX_END_BYTES);
         Some(match self {

@@ -1,8 +1,8 @@
-//! Times in the arena, which all processes of a boot measure alike.
+//! Times in the arena, which all processes of a boot measure in the same way.
 //!
 //! A message ages while the machine is suspended too, but the instants of timers stand still
-//! meanwhile. So a moment counts what both say: the monotonic clock, and how long the machine has
-//! been suspended since the arena was made.
+//! meanwhile. So a moment is the sum of both: the monotonic clock, and the time that the machine
+//! has been suspended since the arena was made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// Less than any suspension takes, and more than two looks at the clocks may lie apart.
+/// Less than any suspension takes, and more than the interval between two readings of the clocks.
 const NOISE: Duration = Duration::from_secs(1);
 
 /// A time in the arena, in nanoseconds.

@@ -62,8 +62,8 @@ impl Place {
 #[derive(Debug, Default)]
 struct Places {
     parts: Vec<Vec<Place>>,
-    /// The first free one, if any. It tells the next one, instead of where a record begins, and the
-    /// last one tells itself.
+    /// The first free slot, if any. A free slot has the number of the next one in the place of a
+    /// record's position; the last one has its own.
     free: Option<Slot>,
 }
 
@@ -115,7 +115,7 @@ struct Run {
     filled: u64,
     /// Bytes of records that are there.
     alive: u64,
-    /// Records that were put here; some may be gone or elsewhere.
+    /// Records that were put here; some may have been removed or moved.
     slots: Vec<Slot>,
 }
 
@@ -174,7 +174,7 @@ pub(super) enum Memory {
 /// Use of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Records.
+    /// Number of records.
     pub records: usize,
     /// Bytes of these records, with their heads.
     pub alive_bytes: u64,
@@ -258,13 +258,13 @@ impl Room {
         block_offset(self.end).saturating_add(len.next_multiple_of(BLOCK_BYTES)) > MAX_BYTES
     }
 
-    /// Gives up the rest of a block, because a record there could not be written: a scan would not
-    /// find what came behind it.
+    /// Abandons the rest of a block, because a record there could not be written: a scan would not
+    /// find the records behind it.
     pub(super) fn give_up(&mut self, placed: &Placed) {
         self.current = self.current.filter(|current| *current != placed.place.block());
     }
 
-    /// Takes out all free blocks, whatever an earlier process has left in them.
+    /// Takes out all free blocks, with any data that an earlier process left in them.
     pub(super) fn take_all_free(&mut self) -> Vec<Freed> {
         let free = std::mem::take(&mut self.free).into_iter();
         free.map(|(first, blocks)| Freed {
@@ -278,7 +278,8 @@ impl Room {
     pub(super) fn move_to(&mut self, placed: &Placed) -> Option<Freed> {
         let slot = placed.slot;
         let old = std::mem::replace(self.places.get_mut(slot), placed.place);
-        // A handle may have come or gone meanwhile; there is no such time, because this is locked.
+        // A handle may have been made or dropped meanwhile; there is no such time, because this is
+        // locked.
         let (len, block) = (old.record_len(), placed.place.block());
         self.take_in(slot, block, len);
         self.let_go(old.block(), len);
@@ -328,7 +329,7 @@ impl Room {
         self.places.get_mut(slot).holders += 1;
     }
 
-    /// Gives up one hold on a record. Returns the blocks that are free by this, if any. If another
+    /// Releases one hold on a record. Returns the blocks that are free by this, if any. If another
     /// process has the arena as well, none is.
     pub(super) fn release(&mut self, slot: Slot, is_owned: bool) -> Option<Freed> {
         let place = self.places.get_mut(slot);
@@ -414,7 +415,7 @@ impl Room {
         self.runs.insert(first, run);
     }
 
-    /// Takes up `len` bytes at the end of a run; returns where they begin.
+    /// Takes up `len` bytes at the end of a run; returns the position at which they begin.
     fn append(&mut self, first: u32, len: u64) -> u32 {
         let run = self.runs.get_mut(&first).expect("the run is in use");
         let at = block_offset(first) + run.filled;

@@ -61,7 +61,7 @@ fn scan_run(
         let live = LiveRecord::decode(record, seed, head.id);
         let content_len = usize::try_from(head.content_len()).expect("it was in memory");
         let content = record.get(RecordHead::BYTES..).and_then(|rest| rest.get(..content_len));
-        // What is known of its end lies where the content was.
+        // The known end lies in the place of the content.
         let is_over = live.as_ref().is_some_and(|live| live.call.is_over());
         let is_whole = content
             .is_some_and(|content| is_over || seed.of_content(content) == head.content_check);

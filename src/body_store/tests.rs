@@ -30,7 +30,7 @@ fn ids() -> impl FnMut() -> MessageId {
     move || ids.next(Timestamp::from_unix_millis(1))
 }
 
-/// Text of a length that tells its number.
+/// Text whose length depends on its number.
 fn content(number: usize, len: usize) -> String {
     format!("{number}-").chars().cycle().take(len).collect()
 }
@@ -185,7 +185,7 @@ fn a_record_that_was_being_moved_is_found_once() {
     }
 }
 
-/// In quiet times each body is gone before the next one comes.
+/// In quiet times each body is released before the next one comes.
 #[test]
 fn blocks_that_emptied_while_they_were_filled_are_free() {
     let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
@@ -248,7 +248,7 @@ fn bodies_are_read_right_while_they_move() {
     assert!(store.0.moves.load(Ordering::SeqCst) > 100, "records have moved");
 }
 
-/// Room is used again, and what an earlier use left behind is found by nobody.
+/// Room is used again, and data of an earlier use is never found.
 #[test]
 fn room_that_is_free_is_used_again_and_given_back() {
     let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
@@ -397,7 +397,7 @@ fn a_body_that_could_not_be_put_in_hides_none_that_follows() {
     drop((kept, put_in));
 }
 
-/// What is put in may be read by the present version alone, so an earlier one must not take it over.
+/// Only the present version may read new records, so an earlier one must not take it over.
 #[test]
 fn an_arena_of_the_version_before_is_read_and_has_the_present_one_once_it_is_owned() {
     let memory = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();

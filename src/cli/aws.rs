@@ -116,7 +116,8 @@ fn lines(keys: &[(&'static str, String)]) -> String {
     lines.join(", ")
 }
 
-/// Whether the keys say so, the environment considered, which wins over the file.
+/// Checks that the configuration has these keys' values: an environment variable wins over the
+/// file.
 fn in_effect(path: Option<&Path>, keys: &[(&'static str, String)]) -> Result<(), String> {
     let config = Config::load(path, config::environment()).map_err(|error| error.to_string())?;
     let queue = config.ses.events.queue_url.map(|url| url.to_string());

@@ -1,8 +1,8 @@
 //! `backup`, `restore` and `compact`: copies of everything that is stored.
 //!
-//! A backup is written by whoever runs the command: the service needs no access to where backups
-//! are kept. `compact` makes a new file row by row beside the old one, which stays open until the
-//! new one takes its place: its lock keeps a service from starting meanwhile.
+//! The process of the command writes the backup: the service needs no access to where backups are
+//! kept. `compact` makes a new file row by row beside the old one, which stays open until the new
+//! one takes its place: its lock keeps a service from starting meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,7 @@ impl Restore {
         let format = self.connection.format();
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
         if self.check {
-            // A running service is in nobody's way: nothing is copied, and nothing is written.
+            // A running service does not matter: nothing is copied, and nothing is written.
             if let Some(own) = self.connection.own_files().await? {
                 self.refuse_own(&own)?;
             }

@@ -68,7 +68,7 @@ impl Import {
     }
 }
 
-/// Why nothing was imported, and what to do.
+/// Reason why nothing was imported, and what to do.
 fn refusal(error: &ImportError) -> String {
     let advice = match error {
         ImportError::File(_) => "check the file: pillarbox restore --check FILE",

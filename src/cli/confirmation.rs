@@ -12,7 +12,7 @@ use crate::admin::{Call, MessageCount};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 
-/// End of messages on a node that did not answer, once their organisation or domain is gone.
+/// End of messages on a node that did not answer, once their organisation or domain is removed.
 pub(super) const ENDS_BY_ITSELF: &str =
     "its messages are not counted here, and each ends when the node would send it";
 
@@ -36,8 +36,8 @@ pub(super) struct Confirmed<C: Args> {
 }
 
 impl<C: Args + Call> Confirmed<C> {
-    /// Makes the call, once the end of these messages is confirmed. A dry run breaks off with what
-    /// it tells.
+    /// Makes the call, once the end of these messages is confirmed. A dry run stops with the
+    /// number.
     pub(super) async fn make(
         self,
         session: &Session,
@@ -52,8 +52,8 @@ impl<C: Args + Call> Confirmed<C> {
 }
 
 impl Confirmation {
-    /// Says how many messages a command ends, and asks whether to go on. A dry run breaks off with
-    /// what it tells.
+    /// Prints the number of messages that a command ends, and asks whether to go on. A dry run
+    /// stops with the number.
     pub(super) async fn ask(
         &self,
         session: &Session,
@@ -78,7 +78,7 @@ impl Confirmation {
         Self::confirm(&said).map(ControlFlow::Continue)
     }
 
-    /// Returns true if somebody is there to be asked.
+    /// Returns true if standard input and error are a terminal, so that a person can answer.
     pub(super) fn asks(&self) -> bool {
         !self.yes && io::stdin().is_terminal() && io::stderr().is_terminal()
     }

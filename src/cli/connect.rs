@@ -1,4 +1,4 @@
-//! Reaching the one who does it: the running service over its socket, or, where none runs, the
+//! Connection to the handler of calls: the running service over its socket, or, if none runs, the
 //! same handler on the data file.
 
 use std::io::{self, Write};
@@ -68,7 +68,7 @@ impl Format {
         if json { Self::Json } else { Self::People }
     }
 
-    /// What to print of an answer: a line of JSON, or what `people` makes of it.
+    /// Output for an answer: a line of JSON, or the text that `people` makes of it.
     pub(super) fn show<T: Serialize>(
         self,
         answer: &T,
@@ -86,7 +86,7 @@ impl Format {
     }
 }
 
-/// Who answers the calls.
+/// Process that answers the calls.
 enum Backend {
     Service(Client),
     File(Box<Admin>),
@@ -109,7 +109,7 @@ struct NoService {
 }
 
 impl Connection {
-    /// Looks for the running service, and for the data directory that the configuration names.
+    /// Finds the running service, and the data directory that the configuration names.
     async fn find(&self) -> Result<Result<(Client, Option<PathBuf>), NoService>, CliError> {
         if let Some(socket) = &self.socket {
             return Ok(Ok((Client::connect(socket).await?, None)));
@@ -235,7 +235,7 @@ fn quoted(path: &Path) -> String {
 }
 
 /// Reads the configuration. Refuses if a file that was named and a variable mean two services: the
-/// command would look at the wrong one, or change it.
+/// command would read or change the wrong one.
 pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
     match Config::load_and_compare(path, config::environment())? {
         (config, None) => Ok(config),
@@ -276,7 +276,7 @@ impl Session {
         Ok(self.show(&self.call(call).await?, people))
     }
 
-    /// The files that no command may write to; `None` if the service does not say where they are.
+    /// The files that no command may write to; `None` if the service does not report their paths.
     pub(super) async fn own_files(&self) -> Result<Option<OwnFiles>, CliError> {
         let directory = match (&self.data_dir, &self.backend) {
             (Some(directory), _) => Some(directory.clone()),

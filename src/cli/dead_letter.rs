@@ -3,7 +3,7 @@
 use crate::admin::dead_letter::{DeadLetterShown, DeadLetters};
 use crate::cli::output::{Table, escaped};
 
-/// How much of an id a table shows, in characters; it does for the other commands.
+/// Length of an id in a table, in characters; it does for the other commands.
 const ID_CHARS: usize = 12;
 
 pub(super) fn table(list: &DeadLetters) -> String {

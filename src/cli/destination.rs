@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use crate::cli::error::CliError;
 use pillarbox_store::{CopyError, Existing, FileId, OwnFiles};
 
-/// Where open descriptors are files.
+/// Directory in which open descriptors are files.
 const DESCRIPTORS: &str = "/proc";
 
 /// Place that a command writes to.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// Standard output, by whatever name.
+    /// Standard output, under any of its names.
     Output,
     /// A pipe, a device or another descriptor of this process: it is written to as it is.
     Stream(PathBuf),
@@ -24,8 +24,8 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Finds out what a path of the command line leads to. Refuses the service's own files, and an
-    /// existing file unless it is to be replaced.
+    /// Classifies a path of the command line. Refuses the service's own files, and an existing file
+    /// unless it is to be replaced.
     pub(super) fn of(
         given: &Path,
         existing: Existing,

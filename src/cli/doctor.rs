@@ -1,7 +1,7 @@
 //! `doctor`: checks the set-up, from the configuration to a message's delivery event.
 //!
-//! What is on this machine is looked at here, as the user who asks; AWS is asked by the running
-//! service, with its credentials and its clock, or by this process where none runs.
+//! This process checks the machine, as the user who runs it. The running service asks AWS, with its
+//! credentials and its clock; if none runs, this process asks.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -52,7 +52,7 @@ pub(super) struct Doctor {
     json: bool,
 }
 
-/// Who asks AWS.
+/// Process that asks AWS.
 enum Asker {
     Service(Client),
     Own(SesClient),
@@ -115,7 +115,7 @@ impl Doctor {
     }
 }
 
-/// A client of our own, where one can be had.
+/// A client of our own, if it can be made.
 fn own(config: &Config, report: &mut Report) -> Option<Asker> {
     let options = service::ses_options(config, Credentials::aws());
     match SesClient::new(options, Clock::system()) {
@@ -129,7 +129,7 @@ fn own(config: &Config, report: &mut Report) -> Option<Asker> {
     }
 }
 
-/// Asks the endpoints that are delivered to whether they are there, from where the service is.
+/// Asks endpoints with deliveries for a sign of life, from the running service's machine.
 async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
     let mut findings = Vec::new();
     for webhook in client.call(&WebhookList { organisation: None }).await?.webhooks {
@@ -238,13 +238,13 @@ impl Report {
 
     fn add(&mut self, finding: Finding) {
         if !self.json {
-            // Whoever closed it wants no more; the exit code still says how it went.
+            // If standard output is closed, the exit code still reports the result.
             let _ = super::print(&lines(&finding));
         }
         self.findings.push(finding);
     }
 
-    /// Tells a person who waits how it goes.
+    /// Shows a person who waits the progress.
     fn progress(&self, text: &str) {
         if !self.json {
             // Standard error may be closed; `eprintln` would panic.
@@ -252,7 +252,7 @@ impl Report {
         }
     }
 
-    /// What is left to print, or that there are faults.
+    /// Returns the rest of the output, or the error that there are faults.
     fn finish(self) -> Result<String, CliError> {
         let count = |verdict| self.findings.iter().filter(|f| f.verdict == verdict).count();
         let (faults, warnings) = (count(Verdict::NotOk), count(Verdict::Warning));

@@ -1,4 +1,4 @@
-//! `domain`: sender domains, where they stand, what to publish, and what to do.
+//! `domain`: sender domains, their state, the records to publish, and the next step.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -69,7 +69,7 @@ fn said(answer: Finding) -> &'static str {
     }
 }
 
-/// What `domain add` says.
+/// Output of `domain add`.
 pub(super) fn added(report: &DomainReport) -> String {
     let mut text = line(&report.domain);
     let open: Vec<_> =
@@ -80,7 +80,7 @@ pub(super) fn added(report: &DomainReport) -> String {
     text
 }
 
-/// What `domain check` says.
+/// Output of `domain check`.
 pub(super) fn checked(check: &DomainChecked) -> String {
     let mut text = format!("SES: {}\n", verdict(check));
     if let Some(dkim) = check.dkim {

@@ -1,4 +1,4 @@
-//! Why a command failed, and the exit code that says so.
+//! Reason why a command failed, and its exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const EXIT_START_AGAIN: u8 = 75;
 /// Exit code for a wrong configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIGURATION: u8 = 78;
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error("{0}")]
@@ -79,7 +79,7 @@ pub(super) enum CliError {
     Restore(#[from] RestoreError),
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Which, or in which directory.
+        /// File that cannot be written, or its directory.
         path: PathBuf,
         source: io::Error,
     },
@@ -128,7 +128,7 @@ impl From<Refusal> for CliError {
     }
 }
 
-/// What to do where a copy could not be made.
+/// Advice if a copy could not be made.
 fn advice(error: &CopyError) -> &'static str {
     match error {
         CopyError::Exists { .. } => "; choose another name, or replace it with --force",

@@ -4,7 +4,7 @@
 pub(super) struct Example {
     /// The command line, as it is typed.
     pub(super) line: &'static str,
-    /// What it does, as a short sentence without a full stop.
+    /// Effect of the command, as a short sentence without a full stop.
     pub(super) does: &'static str,
 }
 

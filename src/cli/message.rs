@@ -1,4 +1,4 @@
-//! `message`: what became of messages, and cancelling those that are queued.
+//! `message`: lists messages with their outcome, and cancels those that are queued.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,10 +17,10 @@ use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped, painted, style_of};
 use crate::records::views::{DetailView, FailureView, TimelineEntryView};
 
-/// How much of a recipient or a subject a table shows, in characters.
+/// Length of a recipient or a subject in a table, in characters.
 const CELL_CHARS: usize = 40;
 
-/// How many messages there are, by organisation and outcome.
+/// Number of messages, by organisation and outcome.
 #[derive(Serialize)]
 struct MessagesInAll {
     counts: BTreeMap<String, BTreeMap<String, u64>>,
@@ -202,7 +202,7 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     text
 }
 
-/// What an entry of the timeline says beside its kind.
+/// Details of a timeline's entry, without its kind.
 fn told(entry: &TimelineEntryView) -> String {
     if let Some(event) = &entry.event {
         return event.recipients.join(", ");

@@ -1,5 +1,5 @@
-//! What people see: aligned columns, in which nothing can steer the terminal, and how far a long
-//! command is.
+//! Output for people: aligned columns, in which nothing can steer the terminal, and the progress of
+//! a long command.
 
 use std::borrow::Cow;
 use std::env;
@@ -10,19 +10,16 @@ use clap::builder::styling::{AnsiColor, Style};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two columns.
 const GAP: &str = "  ";
 /// Columns whose words have colours.
 const COLOURED_COLUMNS: [&str; 4] = ["STATUS", "STATE", "OUTCOME", "EVENT"];
 
-/// What went well.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// What deserves a look.
+/// Style of a warning.
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
-/// What went wrong.
 pub(super) const BAD: Style = AnsiColor::Red.on_default();
 
-/// The text in a style. What prints it takes the colours out if no terminal wants them.
+/// The text in a style. The printer removes the colours if no terminal wants them.
 pub(super) fn painted(text: &str, style: Style) -> String {
     format!("{style}{text}{style:#}")
 }
@@ -71,7 +68,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(escaped));
     }
 
-    /// The lines, or `none` where there is no row.
+    /// The lines, or `none` if there is no row.
     pub(super) fn or(self, none: &str) -> String {
         if self.rows.len() == 1 {
             return format!("{none}\n");
@@ -100,7 +97,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// The text with control characters, and those that turn the direction of writing, as escapes.
+/// The text with control characters, and those that change the direction of writing, as escapes.
 pub(super) fn escaped(text: &str) -> String {
     let steers = |c: char| {
         c.is_control()
@@ -117,7 +114,7 @@ pub(super) fn escaped(text: &str) -> String {
     shown
 }
 
-/// How far a command is: a bar on standard error where that is a terminal, else nothing.
+/// Progress of a command: a bar on standard error if that is a terminal, else nothing.
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {

@@ -46,7 +46,7 @@ async fn next_program(session: &Session, begun: &RestartBegun) -> Result<Running
     loop {
         match session.call(AskRunningProgram {}).await {
             Ok(program) if program.start != begun.from.start => return Ok(program),
-            // Nobody listens: the next program has ended. Until then, callers wait in the socket.
+            // Nothing listens: the next program has ended. Until then, callers wait in the socket.
             Err(CliError::Call(CallError::Gone(_))) if !begun.is_supervised => {
                 return Err(CliError::Refused(format!(
                     "the program of version {} ended before it answered; its log says why. Start \

@@ -20,7 +20,7 @@ use pillarbox_domain::webhook::WebhookUrl;
 use pillarbox_runtime::tasks::Task;
 use pillarbox_simulator::{EventOptions, EventRoute, Events, Options};
 
-/// How long the process waits for threads that still work once the service has stopped.
+/// Time limit for threads that still work once the service has stopped.
 const LAST_THREADS: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -177,7 +177,7 @@ impl DevArgs {
 
 impl SimulatorArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
-        // As at SES, so that a queue that nobody reads does not fill.
+        // As at SES, so that a queue without readers does not fill.
         let route = EventRoute::Destinations;
         let options = Options {
             latency: self.latency,
@@ -197,7 +197,7 @@ fn finish<T>(
     run: impl Future<Output = Result<T, ServiceError>>,
 ) -> Result<T, CliError> {
     let ended = runtime.block_on(Task::Main.result(run)).map_err(CliError::Run);
-    // A thread may still wait for something that never answers, such as a look-up of a name.
+    // A thread may still wait for something that never answers, such as a resolver.
     runtime.shutdown_timeout(LAST_THREADS);
     ended
 }

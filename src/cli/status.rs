@@ -27,7 +27,7 @@ use pillarbox_store::DamagedRow;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-/// Between two looks of `--watch`.
+/// Shortest interval between two reads of `--watch`.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Takes a terminal to its beginning and clears it (ECMA-48: CUP, ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -122,7 +122,8 @@ fn critical(status: &ServiceStatus) -> Option<String> {
     }
 }
 
-/// Codes of the critical conditions. What an older service says of its store is newer than its list.
+/// Codes of the critical conditions. In an older service's answer, the state of the store is newer
+/// than this list.
 fn critical_codes(status: &ServiceStatus) -> Vec<&str> {
     let mut codes = match status.store {
         StoreHealth::Writable => Vec::new(),
@@ -140,7 +141,7 @@ fn critical_codes(status: &ServiceStatus) -> Vec<&str> {
     codes
 }
 
-/// True if lines of their own tell of a condition, with more facts.
+/// True if lines of their own report a condition, with more facts.
 fn has_lines(code: &str) -> bool {
     const OTHERS: [&str; 13] = [
         "store_refusing",

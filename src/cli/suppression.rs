@@ -23,7 +23,7 @@ mod values;
 pub(super) use export::{Export, export};
 pub(super) use import::{Import, import};
 
-/// Stands for standard input or output in place of a file.
+/// Name of standard input or output in place of a file.
 const STANDARD: &str = "-";
 
 #[derive(Debug, Args)]

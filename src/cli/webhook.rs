@@ -1,4 +1,4 @@
-//! `webhook`: endpoints that are told of events.
+//! `webhook`: endpoints that receive events.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-/// Why a file was not changed. It is as it was.
+/// Reason why a file was not changed. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     /// It cannot be read or written.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Failed operation, as a sentence's beginning.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
     /// It is not TOML.
     #[error("{} is not TOML: {source}", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where.
+        /// Error of the parser, with its position.
         source: toml_edit::TomlError,
     },
     /// A key that has to be a table is something else.
     #[error("{key} is not a table")]
     NotATable {
-        /// The key.
+        /// Full name of the key.
         key: String,
     },
 }
@@ -129,7 +129,7 @@ mod tests {
     const TEXTS: [(&str, &str); 2] =
         [("ses.configuration_set", "pillarbox"), ("ses.events.queue_url", "https://x.org/1/q")];
 
-    /// What becomes of a file, and which keys are said to have changed.
+    /// Content of the file after the change, and the keys that are reported as changed.
     fn edited(before: &str) -> (String, Vec<&'static str>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pillarbox.toml");

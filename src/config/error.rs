@@ -1,26 +1,26 @@
-//! What can be wrong with a configuration, said so that it can be put right in one go.
+//! Problems of a configuration, with all that is needed to correct them in one go.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no configuration.
+/// Reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
     /// The file is not TOML.
     #[error("the configuration file {} is not valid TOML: {source}", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why, with the line.
+        /// Error of the parser, with the line.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Keys or values are wrong.
@@ -32,14 +32,14 @@ pub enum ConfigError {
 #[derive(Debug)]
 pub struct Problems(pub(super) Vec<Problem>);
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The file.
+    /// The file at this path.
     File(PathBuf),
     /// The environment variable of this name.
     Variable(String),
-    /// Neither names it.
+    /// Neither the file nor the environment names it.
     Default,
 }
 
@@ -48,20 +48,20 @@ pub enum Origin {
 pub enum Problem {
     /// There is no such key.
     Unknown {
-        /// What was given: a key's full name, or an environment variable's.
+        /// Given name: a key's full name, or an environment variable's.
         name: String,
-        /// Where.
+        /// Source of the name.
         origin: Origin,
-        /// What was probably meant, in the same form.
+        /// Closest known name, in the same form; `None` if none is close.
         likely: Option<String>,
     },
     /// The key was removed.
     Removed {
-        /// What was given: a key's full name, or an environment variable's.
+        /// Given name: a key's full name, or an environment variable's.
         name: String,
-        /// Where.
+        /// Source of the name.
         origin: Origin,
-        /// What to do, as a sentence's part.
+        /// Next step of the operator, as a sentence's part.
         instead: &'static str,
     },
     /// A value is not one of those allowed.
@@ -70,9 +70,9 @@ pub enum Problem {
         key: &'static str,
         /// The value, as it was written.
         given: String,
-        /// Where.
+        /// Source of the value.
         origin: Origin,
-        /// What is allowed.
+        /// Allowed values, as a sentence's part.
         allowed: String,
     },
     /// Values are allowed one by one and not together.
@@ -84,7 +84,7 @@ pub enum Problem {
 pub struct Inconsistency {
     /// The keys' full names, with each value as it was written (if it was) and its origin.
     pub values: Vec<(&'static str, Option<String>, Origin)>,
-    /// What has to hold between them.
+    /// Rule that they break together.
     pub rule: String,
 }
 

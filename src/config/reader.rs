@@ -24,9 +24,9 @@ impl Reader {
         Self { values, unknown, problems: Vec::new() }
     }
 
-    /// The key's value, or the default where it is not given.
+    /// The key's value, or the default if it is not given.
     ///
-    /// `parse` says what is allowed where it refuses.
+    /// `parse` returns what is allowed if it refuses the value.
     pub(super) fn take<T>(
         &mut self,
         key: &'static str,
@@ -57,8 +57,8 @@ impl Reader {
             .ok()
     }
 
-    /// Reports that values do not go together, unless one of them is wrong by itself: then nobody
-    /// knows what was meant.
+    /// Reports that values do not go together, unless one of them is wrong by itself: then the
+    /// intended value is unknown.
     pub(super) fn inconsistent(&mut self, keys: &[&'static str], rule: &str) {
         let is_bad = |problem: &Problem| match problem {
             Problem::BadValue { key, .. } => keys.contains(key),
@@ -78,7 +78,7 @@ impl Reader {
         self.problems.push(Problem::Inconsistent(Inconsistency { values, rule }));
     }
 
-    /// Whether everything was in order.
+    /// Returns `Ok` if everything was in order.
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         let mut problems = self.problems;
         problems.extend(self.unknown);

@@ -11,7 +11,7 @@ pub struct KeyReference {
     pub key: String,
     /// Environment variable that wins over the file.
     pub variable: String,
-    /// What the key is for, as lines of text.
+    /// Purpose of the key, as lines of text.
     pub meaning: String,
     /// Default, or an example if there is none.
     pub value: DefaultOrExample,
@@ -61,7 +61,7 @@ fn assignment(line: &str) -> Option<(String, String)> {
     is_name.then(|| (name.to_owned(), value.to_owned()))
 }
 
-/// What a key may be: no key takes a zero byte, and the error says what it takes.
+/// Allowed values of a key: no key takes a zero byte, and the error says what it takes.
 fn allowed(key: &str, variable: &str) -> String {
     let bad = [(variable.to_owned(), "\0".to_owned())];
     let problems = match Config::load(None, bad.into_iter()) {

@@ -85,7 +85,7 @@ const SECTIONS: [&str; 12] = [
 ];
 const PREFIX: &str = "PILLARBOX_";
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) value: ValueKind,
@@ -212,12 +212,12 @@ fn read_environment(
     (variables, stray)
 }
 
-/// What to do instead of giving a key that was removed.
+/// Advice for a key that was removed.
 fn removed(is_it: impl Fn(&str) -> bool) -> Option<&'static str> {
     REMOVED.into_iter().find_map(|(key, instead)| is_it(key).then_some(instead))
 }
 
-/// Whether a name is that of something in a section of this name.
+/// True if the name is in a section of this name.
 fn is_within(name: &str, section: &str) -> bool {
     name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }
@@ -239,8 +239,8 @@ fn flatten(name: &str, value: Value, leaves: &mut Leaves) {
     }
 }
 
-/// The key that was probably meant: the same key of another section (in TOML, a top-level key
-/// below a section's head belongs to that section), or one spelt much alike.
+/// The key that was probably meant: the same key of another section (in TOML, a top-level key below
+/// a section's head belongs to that section), or one with a similar name.
 fn likely_key(name: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
     KEYS.into_iter().find(|key| last(key) == last(name)).or_else(|| likely(name, KEYS))

@@ -1,4 +1,4 @@
-//! What one value may be: each function reads a value or says what is allowed.
+//! Parsers of the values: each function reads a value or returns what is allowed.
 //!
 //! In a file a number is a number and a text a text; in the environment everything is text.
 
@@ -40,7 +40,7 @@ impl Given {
         }
     }
 
-    /// The text, where it comes from the environment and so may stand for another type.
+    /// The text, if it comes from the environment and so may be another type's.
     fn variable_text(&self) -> Option<&str> {
         match self.origin {
             Origin::Variable(_) => self.text(),
@@ -77,7 +77,7 @@ pub(super) fn duration(longest: Duration) -> impl FnOnce(&Given) -> Result<Durat
     }
 }
 
-/// The pace.
+/// Reads `auto` or a number of recipients per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate past 2^53 a second is not told apart")]
 pub(super) fn max_rate(given: &Given) -> Result<MaxRate, String> {
     let number = match (&given.value, given.variable_text()) {
@@ -93,7 +93,7 @@ pub(super) fn max_rate(given: &Given) -> Result<MaxRate, String> {
         .ok_or_else(|| "\"auto\", or a number over zero without quotes".to_owned())
 }
 
-/// What follows a lost answer.
+/// Reads the step after a lost answer.
 pub(super) fn on_unknown(given: &Given) -> Result<OnUnknown, String> {
     match given.text() {
         Some("retry") => Ok(OnUnknown::Retry),
@@ -102,7 +102,7 @@ pub(super) fn on_unknown(given: &Given) -> Result<OnUnknown, String> {
     }
 }
 
-/// Where to listen.
+/// Reads an address to listen on; see [`listen_address`].
 pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
     given.text().and_then(listen_address).ok_or_else(|| {
         "an IP address or localhost, and a port, such as \"127.0.0.1:8025\" or \"[::1]:8025\""
@@ -110,9 +110,9 @@ pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads an address to listen on: an IP address and a port. `localhost` stands for 127.0.0.1, the
+/// Reads an address to listen on: an IP address and a port. `localhost` means 127.0.0.1, the
 /// address that clients try for it (RFC 6761, section 6.3, allows both loopback addresses). No
-/// other name is taken: to look it up could give several addresses, or none at a start.
+/// other name is taken: its resolution could give several addresses, or none at a start.
 pub fn listen_address(text: &str) -> Option<SocketAddr> {
     if let Some((host, port)) = text.rsplit_once(':')
         && host.eq_ignore_ascii_case("localhost")
@@ -162,7 +162,7 @@ pub(super) fn networks(given: &Given) -> Result<Vec<IpNet>, String> {
     })
 }
 
-/// Tells whether a text is a host name (RFC 1123, section 2.1); container names have underscores
+/// Returns true if a text is a host name (RFC 1123, section 2.1); container names have underscores
 /// as well.
 fn is_host_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
@@ -171,7 +171,6 @@ fn is_host_name(text: &str) -> bool {
         && labels.all(|label| (1..=63).contains(&label.len()) && label.bytes().all(allowed))
 }
 
-/// What stores.
 pub(super) fn engine(given: &Given) -> Result<Engine, String> {
     match given.text() {
         Some("redb") => Ok(Engine::Redb),
@@ -205,8 +204,8 @@ pub(super) fn name(given: &Given) -> Result<String, String> {
         .ok_or_else(|| "1 to 63 letters, digits, hyphens, underscores and dots".to_owned())
 }
 
-/// A path that a file or directory can have. The replacement character stands where a variable's
-/// bytes were not UTF-8: such a path is not the one that was meant.
+/// A path that a file or directory can have. The replacement character takes the place of bytes
+/// that were not UTF-8: such a path is not the intended one.
 pub(super) fn path(given: &Given) -> Result<PathBuf, String> {
     given
         .text()
@@ -322,7 +321,6 @@ pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
     Ok(if flag(given)? { KeepBodies::Yes } else { KeepBodies::No })
 }
 
-/// Whether mail of test organisations is kept to be looked at.
 pub(super) fn capture(given: &Given) -> Result<Capture, String> {
     Ok(if flag(given)? { Capture::Yes } else { Capture::No })
 }
@@ -335,7 +333,6 @@ fn flag(given: &Given) -> Result<bool, String> {
     }
 }
 
-/// Whether messages turn open and click tracking off for themselves.
 pub(super) fn tracking_override(given: &Given) -> Result<TrackingOverride, String> {
     match (&given.value, given.text(), given.variable_text()) {
         (ValueKind::Boolean(true), ..) | (.., Some("true")) => Ok(TrackingOverride::Always),

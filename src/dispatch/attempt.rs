@@ -1,4 +1,4 @@
-//! One message's attempt: may it still go, what came of the call, and what follows.
+//! One message's attempt: checks before it, the call's outcome, and the next step.
 
 use std::borrow::Cow;
 use std::pin::{Pin, pin};
@@ -27,15 +27,15 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::tasks::caught;
 use pillarbox_store::{Store, StoreError};
 
-/// How long a call takes until other nodes are told that it is under way.
+/// Duration of a call after which other nodes are informed that it is under way.
 const LONG_CALL: Duration = Duration::from_secs(1);
-/// How long to wait before an outcome that the store refused is offered to it again. It becomes twice
-/// as long each time, up to [`RECORD_AGAIN_MAX`]: the store may take others and refuse this one.
+/// Wait before an outcome that the store refused is offered to it again. It becomes twice as long
+/// each time, up to [`RECORD_AGAIN_MAX`]: the store may take others and refuse this one.
 pub(super) const RECORD_AGAIN: Duration = Duration::from_millis(20);
 const RECORD_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 impl<P: Provider> Dispatcher<P> {
-    /// Makes a claimed message's call, and takes what came of it further.
+    /// Makes a claimed message's call, and handles its outcome.
     pub(super) async fn attempt(&self, mut claim: Claim, started: Started) {
         let attempts = claim.attempts;
         info!(target: "pillarbox::message", id = %claim.id(), attempts, "sending");
@@ -84,7 +84,7 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    /// Waits for a call, and tells other nodes of it if it takes long.
+    /// Waits for a call, and informs other nodes if it takes long.
     async fn told_of<T>(
         &self,
         id: MessageId,
@@ -100,7 +100,7 @@ impl<P: Provider> Dispatcher<P> {
         call.await
     }
 
-    /// End of a message whose time is over, its own or `retry_for`, whichever is the shorter one.
+    /// End of a message whose time is over: the shorter one of its own and `retry_for`.
     pub(super) fn time_over(&self, claim: &Claim) -> Transition {
         let (acceptance, retry_for) = (claim.acceptance, self.settings().retry_for);
         if let Some(expires_in) = claim.message.expires_in.filter(|time| *time <= retry_for) {
@@ -119,7 +119,7 @@ impl<P: Provider> Dispatcher<P> {
         message.end(self.settings().retry_for) <= Instant::now()
     }
 
-    /// Looks for what has happened since acceptance that forbids or delays the call.
+    /// Checks for anything since acceptance that forbids or delays the call.
     pub(super) async fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
         if let Some(why) = claim.cancellation {
             return Ok(Hold::End(why.transition(claim.acceptance)));
@@ -465,7 +465,7 @@ impl Drop for Unwritten<'_> {
     }
 }
 
-/// What keeps a message whose turn it is from being sent.
+/// Reason why a message whose attempt is due is not sent.
 pub(super) enum Hold {
     /// Nothing. The envelope was read for this.
     None(Envelope<'static>),
@@ -481,17 +481,17 @@ pub(super) enum Hold {
 
 /// A call as the dispatcher started it.
 pub(super) struct Started {
-    /// When it was permitted.
+    /// Time at which it was permitted.
     pub(super) at: Instant,
-    /// Count it as under way for the provider's health; `None` for a test organisation's. Gone before
-    /// `call`, whose end wakes the dispatcher.
+    /// Count it as under way for the provider's health; `None` for a test organisation's. Dropped
+    /// before `call`, whose end wakes the dispatcher.
     pub(super) marks: Option<CallMarks>,
     pub(super) call: Call,
     pub(super) envelope: Envelope<'static>,
 }
 
-/// When the next attempt is due: full jitter, but not before the provider's own wish, and not
-/// before an event had the time to prove an unknown outcome; and never after the message's end.
+/// Time of the next attempt: full jitter, but not before the provider's own wish, and not before an
+/// event had the time to prove an unknown outcome; and never after the message's end.
 fn retry_due(settings: &Settings, claim: &Claim, problem: &Problem) -> Instant {
     let mut delay = settings.backoff.delay(claim.attempts, fastrand::f64());
     if let Some(wish) = problem.retry_after {

@@ -1,5 +1,5 @@
-//! Ending messages before their turn comes: an operator cancels them, or their time is over, whatever
-//! the provider's condition.
+//! Ends messages before their attempt is due: an operator cancels them, or their time is over. Both
+//! work in every condition of the provider.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use pillarbox_domain::attempt::Provider;
 use pillarbox_domain::message::{Cancellation, Recorded, Transition};
 use pillarbox_store::{Health as StoreHealth, StoreError};
 
-/// How often messages past their time are looked for.
+/// Interval between two searches for messages past their time.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How many of them are given up in one step.
+/// Number of them that are given up in one step.
 const EXPIRY_STEP: usize = 1_000;
 
-/// What a cancellation came to.
+/// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cancelled {
     /// Messages that were queued and have failed now.
@@ -33,8 +33,8 @@ pub struct Cancelled {
 
 impl<P: Provider> Dispatcher<P> {
     /// Cancels the selected messages. When this returns, the end of those that were queued is
-    /// durable. A message whose call is under way keeps what the call comes to, unless that would
-    /// be another attempt. If the caller stops waiting, the messages are cancelled all the same.
+    /// durable. A message whose call is under way keeps the call's outcome, unless that would be
+    /// another attempt. If the caller stops waiting, the messages are cancelled nevertheless.
     pub async fn cancel(
         self: &Arc<Self>,
         selection: &Selection,
@@ -56,7 +56,7 @@ impl<P: Provider> Dispatcher<P> {
         done.await.unwrap_or(Err(StoreError::Unavailable))
     }
 
-    /// Ends the cancellations under way. What they have taken out waits again.
+    /// Ends the cancellations under way. The messages that they have taken out wait again.
     pub(super) async fn end_cancellations(&self) {
         let mut cancelling = std::mem::take(&mut *self.cancelling());
         cancelling.shutdown().await;
@@ -120,7 +120,7 @@ impl<P: Provider> Dispatcher<P> {
         ended
     }
 
-    /// Gives up messages past their time for as long as it is polled.
+    /// Fails messages past their time for as long as it is polled.
     pub(super) async fn expire(self: &Arc<Self>) {
         let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
         loop {

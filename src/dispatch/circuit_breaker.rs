@@ -1,5 +1,5 @@
-//! Circuit breaker: what the provider's health allows: everything (closed), one probe at a time
-//! (open), or a gradual return. `provider_health` decides which calls tell of it.
+//! Circuit breaker: permits of calls by the provider's health: all (closed), one probe at a time
+//! (open), or a gradual return. `provider_health` decides which calls are evidence.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use pillarbox_runtime::in_flight::{InFlight, InFlightGuard};
 /// Calls that may be under way at which a gradual return is over.
 const RETURNED: usize = 64;
 
-/// Why nothing but probes is sent.
+/// Reason why only probes are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
@@ -51,7 +51,7 @@ impl Cause {
         }
     }
 
-    /// What it means, and what to do.
+    /// Meaning, and what to do.
     pub const fn explained(self) -> (&'static str, &'static str) {
         match self {
             Self::Unreachable => (
@@ -84,14 +84,14 @@ impl Cause {
 /// State of the circuit breaker: whether the provider takes messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BreakerState {
-    /// It takes messages.
+    /// The provider takes messages.
     #[default]
     Closed,
     /// It does not: one call at a time goes out to see whether it does again.
     Open {
-        /// Why.
+        /// Kind of the failure.
         cause: Cause,
-        /// What the provider said, or what went wrong.
+        /// Message of the provider, or the failure of the call.
         message: String,
     },
 }
@@ -113,22 +113,22 @@ impl BreakerState {
     }
 }
 
-/// What a finished call says of the provider.
+/// Evidence of a finished call about the provider.
 #[derive(Debug)]
 pub enum Signal<'a> {
-    /// It works, whatever it thinks of the message.
+    /// The provider works, even if it refused the message.
     Working,
     /// It does not: for every message, or, if it is unreachable, perhaps for this one alone.
     Failing {
-        /// What kind of problem.
+        /// Kind of the failure.
         cause: Cause,
-        /// What went wrong.
+        /// Message of the provider, or the failure of the call.
         message: &'a str,
     },
 }
 
 impl<'a> Signal<'a> {
-    /// What a problem of this kind says of the provider.
+    /// Evidence of a problem of this kind.
     pub fn of(kind: ProblemKind, message: &'a str) -> Self {
         let cause = match kind {
             ProblemKind::Throttled | ProblemKind::Rejected | ProblemKind::DomainFault => {
@@ -147,12 +147,12 @@ impl<'a> Signal<'a> {
     }
 }
 
-/// Whether a call may start.
+/// Permission to start a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// It may.
+    /// A call may start now.
     Now,
-    /// Not before then.
+    /// No call may start before then.
     At(Instant),
     /// Not before a call that is under way has ended.
     AfterACall,
@@ -165,11 +165,11 @@ pub struct CircuitBreaker {
     backoff: Backoff,
     probes_failed: u32,
     next_probe: Instant,
-    /// When the provider was last found impaired.
+    /// Time at which the provider was last found impaired.
     impaired_at: Option<Instant>,
-    /// When something last showed that it is.
+    /// Time of the last evidence that it is impaired.
     failed_at: Option<Instant>,
-    /// Calls under way that were started since then. Those from before tell nothing of the time
+    /// Calls under way that were started since then. Earlier ones are no evidence about the time
     /// after, and hold up neither a probe nor the provider's return.
     calls: InFlight,
     /// Such calls that may be under way: grows from one after the provider's return.
@@ -191,12 +191,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// What the calls say of the provider.
+    /// State of the provider, from the results of calls.
     pub fn state(&self) -> &BreakerState {
         &self.state
     }
 
-    /// Whether the provider takes messages, as far as the calls show.
+    /// True if the provider takes messages, as far as the calls show.
     pub fn is_up(&self) -> bool {
         self.state == BreakerState::Closed
     }
@@ -206,7 +206,7 @@ impl CircuitBreaker {
         self.impaired_at.filter(|_| !self.is_up())
     }
 
-    /// When something last showed that the provider does not accept messages.
+    /// Time of the last evidence that the provider does not accept messages.
     pub fn failed_at(&self) -> Option<Instant> {
         self.failed_at
     }
@@ -221,7 +221,7 @@ impl CircuitBreaker {
         self.calls.enter()
     }
 
-    /// Whether a call may start.
+    /// Permission for a call that would start now.
     pub fn permit(&self, now: Instant) -> Permit {
         let under_way = self.calls.count();
         match self.state {
@@ -243,7 +243,7 @@ impl CircuitBreaker {
         self.next_probe = self.next_probe.min(now);
     }
 
-    /// When a call may start, if none is under way.
+    /// Time at which a call may start, if none is under way.
     pub fn permitted_at(&self, now: Instant) -> Instant {
         match self.state {
             BreakerState::Closed => now,
@@ -251,8 +251,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Returns true if a call that was started then tells of the time since the provider was found
-    /// impaired. An earlier one is no probe, whatever came of it.
+    /// Returns true if a call that was started then is evidence about the time since the provider
+    /// was found impaired. An earlier one is no probe, with any result.
     pub fn heeds(&self, started: Instant) -> bool {
         self.impaired_at.is_none_or(|at| started > at)
     }
@@ -287,7 +287,8 @@ impl CircuitBreaker {
         self.is_up() && self.window >= RETURNED
     }
 
-    /// The provider does not accept messages: by the calls, or by its own word without a call.
+    /// The provider does not accept messages: by the calls, or by its answer to a question without a
+    /// message.
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.state = BreakerState::Open { cause, message: message.to_owned() };
         self.impaired_at = Some(now);

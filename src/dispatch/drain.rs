@@ -18,9 +18,9 @@ use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_store::Health as StoreHealth;
 
-/// How long the store may take for the last records of a process.
+/// Time limit of the store for the last records of a process.
 pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
-/// How many lost messages are recorded together.
+/// Number of lost messages that are recorded together.
 const RECORDING_STEP: usize = 1_000;
 
 impl<P: Provider> Dispatcher<P> {
@@ -92,9 +92,9 @@ impl<P: Provider> Dispatcher<P> {
         })
     }
 
-    /// Ends what is still under way, and writes the outcomes that are known, also those that another
-    /// attempt follows. Leaves everything else as it is, for the program that goes on with it. Gives
-    /// up at `end`.
+    /// Ends what is still under way, and writes the outcomes that are known, also those that
+    /// another attempt follows. Leaves everything else as it is, for the program that goes on with
+    /// it. Stops waiting at `end`.
     pub(super) async fn let_go(&self, mut attempts: JoinSet<()>, end: Instant) {
         attempts.shutdown().await;
         let unwritten =
@@ -103,7 +103,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Ends what is still under way, writes the outcomes that are known, and then records every
-    /// other message that is left as lost. Gives up at `end`.
+    /// other message that is left as lost. Stops waiting at `end`.
     pub(super) async fn abandon(&self, mut attempts: JoinSet<()>, end: Instant) {
         // An outcome that is known by now is in the store's queue, or left for this.
         attempts.shutdown().await;
@@ -134,7 +134,7 @@ impl<P: Provider> Dispatcher<P> {
             "messages are left unsent; their bodies end with this process"
         );
         if timeout_at(end, self.record_lost(left)).await.is_err() {
-            // The pending marks stay, and the next start settles them.
+            // The pending marks stay, and the next start recovers them.
             error!("the store did not take in time that messages are unsent");
         }
     }
@@ -190,7 +190,7 @@ impl<P: Provider> Dispatcher<P> {
             for (id, recorded) in records.join_all().await {
                 match recorded {
                     Ok(_) => self.queue.settle(id),
-                    // The pending mark stays, and the next start settles it.
+                    // The pending mark stays, and the next start recovers it.
                     Err(error) => error!(%id, %error, "an unsent message could not be recorded"),
                 }
             }

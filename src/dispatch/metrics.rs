@@ -75,7 +75,7 @@ impl SendingMetrics {
         self.with_outcome(kind.as_str())
     }
 
-    /// Finished calls.
+    /// Calls that have finished, with any result.
     pub fn calls(&self) -> u64 {
         self.sent() + ProblemKind::ALL.map(|kind| self.not_sent(kind)).iter().sum::<u64>()
     }

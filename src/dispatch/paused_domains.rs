@@ -1,6 +1,6 @@
-//! Sender domains that the provider does not accept for now: what it said, and when each is tried
-//! again. Their messages wait in the queue, whose lanes are closed and opened under the same lock: a
-//! lane that nobody knows to be closed would never be opened.
+//! Sender domains that the provider does not accept for now: its messages, and the time from which
+//! each is tried again. Their messages wait in the queue, whose lanes are closed and opened under
+//! the same lock: a lane that is closed without a record would never be opened.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,14 +28,15 @@ pub(super) struct PausedDomains {
 /// Pause of one domain.
 #[derive(Debug, Clone)]
 pub(super) struct Pause {
-    /// When the provider last refused the domain. Earlier calls tell nothing of the time since.
+    /// Time at which the provider last refused the domain. Calls that started earlier are no
+    /// evidence about the time since.
     since: Instant,
-    /// When the domain is tried again.
+    /// Time from which the domain is tried again.
     pub(super) until: Instant,
     failures: u32,
-    /// What the provider said.
+    /// Message of the provider.
     pub(super) message: String,
-    /// The domain at the last look.
+    /// The domain at the last check.
     domain: SenderDomain,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Fault<'a> {
     pub(super) backoff: Backoff,
 }
 
-/// What a change of the directory means for a paused domain.
+/// Effect of a change of the directory on a paused domain.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     None,
@@ -79,7 +80,7 @@ impl PausedDomains {
         Self { queue, pauses: Mutex::default() }
     }
 
-    /// Whether any domain is paused.
+    /// True if a domain is paused.
     pub(super) fn any(&self) -> bool {
         !self.lock().is_empty()
     }

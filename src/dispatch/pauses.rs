@@ -16,7 +16,7 @@ use pillarbox_domain::time::Timestamp;
 /// Pending messages of an organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PausedMessages {
-    /// Messages that wait.
+    /// Number of messages that wait.
     pub waiting: usize,
     /// Messages whose call was under way when the pause began.
     pub calls_under_way: usize,
@@ -27,9 +27,9 @@ pub struct PausedMessages {
 /// Organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PausedByOperator {
-    /// Which organisation.
+    /// Paused organisation.
     pub organisation: OrganisationId,
-    /// The operator's order.
+    /// Pause that the operator ordered.
     pub pause: Pause,
     /// Its pending messages in this process.
     pub messages: PausedMessages,
@@ -43,8 +43,8 @@ impl<P: Provider> Dispatcher<P> {
         self.follow_pauses_while(&none_starts);
     }
 
-    /// As [`Dispatcher::follow_pauses`]. While no call starts, nobody else follows: what was read last
-    /// is what the queue has.
+    /// As [`Dispatcher::follow_pauses`]. While no call starts, no other task follows: the queue has
+    /// the state that was read last.
     pub(super) fn follow_pauses_while(&self, _none_starts: &MutexGuard<'_, ()>) {
         let paused: HashSet<_> = self.store.pauses().into_iter().map(|(id, _)| id).collect();
         self.queue.set_paused(paused);

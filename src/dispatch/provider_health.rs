@@ -1,6 +1,6 @@
-//! Health of the provider as the calls show it: for everybody, and for single organisations.
+//! Health of the provider as the calls show it: for all, and for single organisations.
 //!
-//! What a message contains can leave its call without an answer. So such calls of one organisation
+//! The content of a message can leave its call without an answer. So such calls of one organisation
 //! hold up that organisation alone, until those of others fail as well. Knows no queue.
 //!
 //! What holds up messages ([`ProviderHealth::state`], [`ProviderHealth::permit_of`]) and what is
@@ -27,7 +27,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// be reached. One that is lost on its way means nothing.
 const SILENT_AFTER: u32 = 2;
 
-/// A circuit breaker for everybody, and one for each organisation that is held up by itself.
+/// A circuit breaker for all, and one for each organisation that is held up by itself.
 #[derive(Debug)]
 pub(super) struct ProviderHealth {
     everybody: CircuitBreaker,
@@ -46,7 +46,7 @@ pub(super) struct ProviderHealth {
 struct Silence {
     since: Instant,
     questions: u32,
-    /// What went wrong last.
+    /// Message of the last failure.
     message: String,
 }
 
@@ -54,20 +54,21 @@ struct Silence {
 /// held up by itself say nothing of the others, and are not among them.
 #[derive(Debug, Default)]
 struct FailedRun {
-    /// How many, by organisation: a few, because the run ends at [`DOWN_AFTER`] calls of others.
+    /// Number of calls by organisation: a few, because the run ends at [`DOWN_AFTER`] calls of
+    /// others.
     calls: BTreeMap<OrganisationId, u32>,
-    /// What went wrong last.
+    /// Message of the last failure.
     message: String,
-    /// When the last of them ended, or a probe that failed meanwhile.
+    /// End of the last of them, or of a probe that failed meanwhile.
     last: Option<Instant>,
-    /// How many of them the provider's answer to a question without a message has explained: they
-    /// are their messages' own matter.
+    /// Number of them that the provider's answer to a question without a message has explained:
+    /// their messages are the cause.
     explained: u32,
     /// Since when the others are so many that the provider may be down.
     doubted_since: Option<Instant>,
 }
 
-/// What operators are told of the provider.
+/// State of the provider as it is reported to operators.
 #[derive(Debug)]
 pub(super) struct Reported {
     pub(super) state: BreakerState,
@@ -84,14 +85,14 @@ pub(super) enum NextProbe {
     None,
 }
 
-/// What an answer to a question without a message says of a cause.
+/// Evidence of the answer to a question without a message about a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// It does not hold.
     Against,
-    /// It holds.
+    /// The cause holds.
     For,
-    /// Nothing.
+    /// The answer says nothing about the cause.
     None,
 }
 
@@ -105,9 +106,9 @@ pub(super) struct CallMarks {
 #[derive(Debug)]
 pub(super) struct PausedOrganisation {
     pub(super) id: OrganisationId,
-    /// When the next probe may start.
+    /// Time from which the next probe may start.
     pub(super) probe: Instant,
-    /// What went wrong.
+    /// Message of the last failure.
     pub(super) message: String,
 }
 
@@ -171,11 +172,11 @@ impl ProviderHealth {
         self.everybody.state()
     }
 
-    /// What operators are told of the provider; it holds up nothing. If the last calls were all
-    /// without an answer, it counts as down, also while a single organisation has made them and
-    /// others may still try. Failures are forgotten if nothing can show that they are over. Without
-    /// any call, it counts as down if the first question of all, or [`SILENT_AFTER`] in a row, could
-    /// not be asked.
+    /// Returns the state of the provider as it is reported to operators; it holds up nothing. If
+    /// the last calls were all without an answer, it counts as down, also while a single
+    /// organisation has made them and others may still try. Failures are forgotten if nothing can
+    /// show that they are over. Without any call, it counts as down if the first question of all,
+    /// or [`SILENT_AFTER`] in a row, could not be asked.
     pub(super) fn reported(&self, now: Instant, next: NextProbe) -> Reported {
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| !is_forgotten(at, now));
         if !self.everybody.is_up() {
@@ -196,14 +197,14 @@ impl ProviderHealth {
         Reported { state: BreakerState::Closed, since: None }
     }
 
-    /// Returns true if an answer to a question without a message could tell something new.
+    /// Returns true if an answer to a question without a message could change the state.
     pub(super) fn is_doubted(&self) -> bool {
         !self.everybody.is_up() || self.run.doubted_since.is_some()
     }
 
-    /// Takes into account what the provider answered to a question without a message, asked at
-    /// `asked`, or why it could not be asked (`unreached`). Where no message is due that could be the
-    /// next probe, it is the probe. Returns what [`ProviderHealth::observe`] does.
+    /// Takes into account the provider's answer to a question without a message, asked at `asked`,
+    /// or the reason why it could not be asked (`unreached`). If no message is due that could be
+    /// the next probe, the question is the probe. Returns the same as [`ProviderHealth::observe`].
     pub(super) fn answered(
         &mut self,
         evidence: impl Fn(Cause) -> Evidence,
@@ -241,7 +242,7 @@ impl ProviderHealth {
         }
     }
 
-    /// Whether everybody may send, but for organisations that are held up by themselves.
+    /// True if all organisations may send, except those that are held up by themselves.
     pub(super) fn is_up(&self) -> bool {
         self.everybody.is_up()
     }
@@ -259,24 +260,23 @@ impl ProviderHealth {
         paused.collect()
     }
 
-    /// Whether a call may start, whoever's.
+    /// Permission for a call of any organisation.
     pub(super) fn permit(&self, now: Instant) -> Permit {
         self.everybody.permit(now)
     }
 
-    /// Whether a call of this organisation may start, as far as it is held up by itself; `None` if
-    /// it is not.
+    /// Permission for a call of this organisation, if it is held up by itself; `None` if it is not.
     pub(super) fn permit_of(&self, organisation: OrganisationId, now: Instant) -> Option<Permit> {
         self.limiting(organisation).map(|breaker| breaker.permit(now))
     }
 
-    /// When a call may start, if none is under way, whoever's.
+    /// Time at which a call of any organisation may start, if none is under way.
     pub(super) fn permitted_at(&self, now: Instant) -> Instant {
         self.everybody.permitted_at(now)
     }
 
     /// Counts a call that starts as under way, until the marks are dropped. A probe of a single
-    /// organisation holds up nobody else's call, unless everybody waits for a probe.
+    /// organisation holds up no other organisation's call, unless all wait for a probe.
     pub(super) fn call(&self, organisation: OrganisationId) -> CallMarks {
         let single = self.limiting(organisation).map(CircuitBreaker::call);
         let is_for_everybody = single.is_none() || !self.everybody.is_up();
@@ -311,7 +311,7 @@ impl ProviderHealth {
         is_limited.then_some(organisation).into_iter().collect()
     }
 
-    /// The provider does not accept messages, by its own word without a call.
+    /// The provider does not accept messages, by its answer to a question without a message.
     pub(super) fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.everybody.impair(cause, message, now);
     }
@@ -328,7 +328,7 @@ impl ProviderHealth {
         self.single.keys().copied().collect()
     }
 
-    /// Notes an answer, to whatever was asked.
+    /// Notes an answer, to any question.
     fn hear(&mut self) {
         (self.silence, self.has_answered) = (None, true);
     }
@@ -605,7 +605,7 @@ mod tests {
         calls.make(B, &Signal::Failing { cause: Cause::AccountPaused, message: "no" }, 1);
         assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::Now);
         drop(probe);
-        // Now everybody waits, and its probe is everybody's.
+        // Now all organisations wait, and its probe is for all.
         let _probe = calls.0.call(A);
         assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::AfterACall);
     }

@@ -18,25 +18,26 @@ use pillarbox_ses::SesClient;
 use pillarbox_ses::account::{Account, EnforcementStatus, Sending};
 use pillarbox_ses::error::CallError;
 
-/// The rate where SES does not tell one and none is configured: what a new account outside of the
-/// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
+/// The rate if SES returns none and none is configured: that of a new account outside of the
+/// sandbox (SES Developer Guide, "Managing your Amazon SES sending limits").
 pub const SAFE_RATE: f64 = 14.0;
 
 /// Recipients per second from which on a rate is none: SES has no word for that, and the simulator
 /// says a million.
 pub const NO_LIMIT: f64 = 1_000_000.0;
 
-/// How often the account is asked about.
+/// Interval between two questions about the account.
 const INTERVAL: Duration = Duration::from_mins(2);
-/// How often where the last answer was none, or calls say that the provider takes no messages.
+/// Interval after a question without an answer, or while calls say that the provider takes no
+/// messages.
 const INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(30);
-/// Time from the call that says so to the question. A moment's outage is over by then.
+/// Time from the call that shows it to the question. A short outage is over by then.
 const DOUBT_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often where there are no credentials, or AWS refuses them.
+/// Interval while there are no credentials, or AWS refuses them.
 const INTERVAL_WITHOUT_CREDENTIALS: Duration = Duration::from_secs(5);
 
-/// What the last answer about the account says of the credentials.
+/// State of the credentials after the last answer about the account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AccountCheck {
     /// AWS has not been asked yet since the start.
@@ -44,11 +45,11 @@ pub enum AccountCheck {
     Unasked,
     /// Nothing is wrong with them, as far as is known.
     Passed,
-    /// Something is.
+    /// The credentials do not work.
     Failed {
-        /// What.
+        /// Kind of the fault.
         fault: AccountFault,
-        /// What AWS said, or why they cannot be loaded.
+        /// Message of AWS, or the reason why they cannot be loaded.
         message: String,
         /// Credentials of the time before.
         before: EarlierCredentials,
@@ -60,11 +61,11 @@ pub enum AccountCheck {
 pub enum EarlierCredentials {
     /// None that AWS took, since its start.
     None,
-    /// Good ones.
+    /// Credentials that AWS accepted.
     Good,
 }
 
-/// What is wrong with the credentials.
+/// Fault of the credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AccountFault {
@@ -104,7 +105,7 @@ impl AccountFault {
         }
     }
 
-    /// What it means, and what to do.
+    /// Meaning, and what to do.
     pub const fn explained(self) -> (&'static str, &'static str) {
         match self {
             Self::CredentialsMissing => (
@@ -130,7 +131,7 @@ impl AccountFault {
         }
     }
 
-    /// Whether nothing can be sent with these credentials.
+    /// True if nothing can be sent with these credentials.
     pub const fn stops_sending(self) -> bool {
         match self {
             Self::CredentialsMissing | Self::CredentialsRefused | Self::ClockWrong => true,
@@ -140,7 +141,7 @@ impl AccountFault {
 }
 
 impl AccountCheck {
-    /// Whether nothing can be sent with these credentials.
+    /// True if nothing can be sent with these credentials.
     fn stops_sending(&self) -> bool {
         matches!(self, Self::Failed { fault, .. } if fault.stops_sending())
     }
@@ -160,7 +161,7 @@ impl AccountCheck {
         }
     }
 
-    /// What is known once this answer has come.
+    /// State once this answer has come.
     fn after(&self, answer: &Result<Account, CallError>) -> Self {
         let Err(error) = answer else { return Self::Passed };
         match (AccountFault::of(error), self) {
@@ -196,7 +197,7 @@ pub fn initial_rate(max_rate: MaxRate) -> Rate {
     rate(max_rate, None)
 }
 
-/// The rate within the configured one and the account's, as far as SES has told it.
+/// The rate within the configured one and the account's, if SES has reported it.
 fn rate(max_rate: MaxRate, account: Option<f64>) -> Rate {
     Rate::PerSecond(match (max_rate, account) {
         (MaxRate::Auto, None) => SAFE_RATE,
@@ -206,8 +207,8 @@ fn rate(max_rate: MaxRate, account: Option<f64>) -> Rate {
     })
 }
 
-/// Refreshes the rate for as long as it is polled. What SES told last of the account's is in `told`,
-/// so that it still holds if this begins again.
+/// Refreshes the rate for as long as it is polled. `told` has SES's last report of the account's
+/// rate, so that it still holds if this begins again.
 pub async fn run(
     ses: SesClient,
     dispatcher: Arc<Dispatcher<Providers>>,
@@ -257,7 +258,8 @@ pub async fn run(
             () = dispatcher.returned() => {}
             () = doubted(&dispatcher) => {}
             Ok(()) = max_rate.changed() => {
-                // Holds at once, also where SES cannot be asked. What it last told still holds.
+                // The change holds at once, even if SES cannot be asked. SES's last report still
+                // holds.
                 dispatcher.set_rate(rate(*max_rate.borrow_and_update(), *told.borrow()));
             }
         }
@@ -310,7 +312,7 @@ fn evidence_if(holds: bool) -> Evidence {
     if holds { Evidence::For } else { Evidence::Against }
 }
 
-/// Tells what an answer says of the credentials, if that is news.
+/// Logs the state of the credentials after an answer, if it is new.
 fn note(
     dispatcher: &Dispatcher<Providers>,
     check: &watch::Sender<AccountCheck>,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use pillarbox_domain::attempt::{Outcome, ProblemKind, ProviderAnswer};
 use pillarbox_domain::id::OrganisationId;
 
-/// How far back calls count.
+/// Window in which calls count.
 pub const WINDOW: Duration = Duration::from_mins(5);
 /// Calls are counted together for so long, so the window is longer by this at most.
 const STEP: Duration = Duration::from_secs(10);
@@ -23,13 +23,13 @@ pub const FEW: u64 = 3;
 const MAX_NAMES: usize = 20;
 /// The provider is slow if more than one call in so many is.
 pub const ONE_IN: u64 = 20;
-/// How far back calls count for the prospects of messages that wait, if there were any.
+/// Window for the prospects of messages that wait, if it has any calls.
 const LATEST: Duration = Duration::from_mins(1);
 
-/// What the calls of the last five minutes came to.
+/// Results of the calls of the last five minutes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecentCalls {
-    /// Calls that ended.
+    /// Calls that ended in the window.
     pub calls: u64,
     /// Of these, the ones that took over 2.5 seconds.
     pub slow: u64,
@@ -41,7 +41,7 @@ pub struct RecentCalls {
 }
 
 impl RecentCalls {
-    /// Whether the provider is slow.
+    /// True if the provider is slow.
     pub fn are_slow(&self) -> bool {
         self.slow >= FEW && self.slow * ONE_IN > self.calls
     }

@@ -76,7 +76,7 @@ impl RefusalRuns {
         }
     }
 
-    /// What the provider says to the organisations whose messages wait.
+    /// Message of the provider to each organisation whose messages wait.
     pub(super) fn held(&self) -> Vec<(OrganisationId, String)> {
         let runs = self.lock();
         let all = runs.iter().flat_map(|(organisation, run)| {

@@ -108,8 +108,8 @@ fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue, expires_in: Option<Dur
     }
 }
 
-/// The outcomes of a thousand calls wait until the disk takes writes, and nothing is sent meanwhile. What
-/// expires meanwhile is not sent afterwards either.
+/// The outcomes of a thousand calls wait until the disk takes writes, and nothing is sent
+/// meanwhile. Messages that expire meanwhile are not sent afterwards either.
 #[tokio::test]
 async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice_or_too_late() {
     const UNDER_WAY: usize = 1_000;
@@ -232,8 +232,8 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     running.abort();
 }
 
-/// One message whose call has been answered while the disk is full: its outcome waits. `end` is
-/// told of the dispatcher's phases, and makes the disk work again.
+/// One message whose call has been answered while the disk is full: its outcome waits. `end`
+/// receives the dispatcher's phases, and makes the disk work again.
 async fn outcome_that_waits_at_the_end(
     end: impl AsyncFnOnce(&watch::Sender<Phase>, &Store, &dyn Fn()),
 ) -> State {

@@ -1,4 +1,4 @@
-//! What the calls so far say of how fast messages may go.
+//! Limits of sending that the calls so far imply.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::dispatch::token_bucket::{Rate, TokenBucket};
 use pillarbox_domain::message::Acceptance;
 use pillarbox_domain::retry::Backoff;
 
-/// A node without a part of the pace as good as stands still.
+/// A node with a smaller part of the rate practically stands still.
 const LEAST_SHARE: f64 = 1e-6;
 
 /// Token bucket, circuit breakers and quota, which change together.
@@ -20,16 +20,16 @@ pub(super) struct Throttle {
     quota: Option<DailyQuota>,
     /// Recipients of the calls under way.
     under_way: f64,
-    /// Limit of the pace of all nodes together.
+    /// Limit of the rate of all nodes together.
     pub(super) rate: Rate,
     /// This node's part of it, from 0 to 1.
     pub(super) share: f64,
 }
 
-/// How many recipients the account may send to in 24 hours.
+/// Recipients that the account may send to in 24 hours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DailyQuota {
-    /// In all.
+    /// Number in 24 hours, sent ones included.
     pub max: f64,
     /// Of these, what is left.
     pub left: f64,
@@ -47,7 +47,7 @@ impl Throttle {
         }
     }
 
-    /// Limits the pace to this node's part of it.
+    /// Limits the rate to this node's part of it.
     pub(super) fn limit_pace(&mut self, now: Instant) {
         let Rate::PerSecond(all) = self.rate else {
             return self.bucket.set_limit(self.rate, now);
@@ -55,7 +55,7 @@ impl Throttle {
         self.bucket.set_limit(Rate::PerSecond(all * self.share.max(LEAST_SHARE)), now);
     }
 
-    /// What the next call has to wait for; `None` if it may start.
+    /// Reason why the next call has to wait; `None` if it may start.
     pub(super) fn wait(&mut self, now: Instant) -> Option<Wait> {
         match self.health.permit(now) {
             Permit::Now => {}

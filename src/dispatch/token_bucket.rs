@@ -1,4 +1,4 @@
-//! The pace of sending: a token bucket in recipients per second, because SES counts recipients.
+//! Rate of sending: a token bucket in recipients per second, because SES counts recipients.
 //!
 //! A message with more recipients than the bucket holds goes into debt, so it never starves. The
 //! rate is cut when the provider throttles and climbs back by steps (additive increase,
@@ -8,25 +8,26 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What part of the limit is aimed at, and how much of a second's recipients may go beyond the
-/// pace to make up for late wake-ups. The two together never exceed the limit: no second holds
-/// more recipients than the limit allows, but for a last message with several. SES documents that
-/// it lets short bursts over the limit pass, which is what such a message needs.
+/// Part of the limit that is the target rate. The other part, [`BURST_SECONDS`], is how much of a
+/// second's recipients may go beyond the rate to make up for late wake-ups. The two together never
+/// exceed the limit: no second holds more recipients than the limit allows, except for a last
+/// message with several. SES documents that it lets short bursts over the limit pass, which is what
+/// such a message needs.
 const AIM: f64 = 1.0 - BURST_SECONDS;
 const BURST_SECONDS: f64 = 0.01;
-/// What a throttled rate is cut to.
+/// Factor that reduces a throttled rate.
 const DECREASE: f64 = 0.7;
-/// What part of the limit a cut rate regains each second.
+/// Part of the limit that a reduced rate regains each second.
 const INCREASE_PER_SECOND: f64 = 0.05;
 /// The slowest rate, as a part of the limit: throttling never stops sending for good.
 const FLOOR: f64 = 0.02;
-/// What the bucket must hold for a message to go. Short of 1 by more than rounding errors come
-/// to, so that a wait never ends a hair too early.
+/// Content of the bucket that a message needs. Below 1 by more than the rounding errors, so that a
+/// wait never ends slightly too early.
 const ENOUGH: f64 = 1.0 - 1e-6;
 /// Throttled answers within this time belong to one excess and cut the rate once.
 const ONE_EXCESS: Duration = Duration::from_secs(1);
 
-/// How fast recipients may be sent to.
+/// Limit of recipients per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Rate {
     /// As fast as calls return.
@@ -37,7 +38,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Recipients per second; `None` where there is no limit.
+    /// Recipients per second; `None` if there is no limit.
     pub const fn limit(self) -> Option<f64> {
         match self {
             Self::Unlimited => None,
@@ -46,11 +47,11 @@ impl Rate {
     }
 }
 
-/// The token bucket.
+/// Token bucket that limits recipients per second.
 #[derive(Debug)]
 pub struct TokenBucket {
     limit: Rate,
-    /// What part of the limit is used now, from [`FLOOR`] to 1.
+    /// Part of the limit that is used now, from [`FLOOR`] to 1.
     share: f64,
     /// Recipients that may go now; below zero is debt.
     tokens: f64,
@@ -74,17 +75,17 @@ impl TokenBucket {
         }
     }
 
-    /// The rate where nothing is throttled.
+    /// The rate without throttling.
     pub fn limit(&self) -> Rate {
         self.limit
     }
 
-    /// The rate at the last look: the limit, or less after throttling.
+    /// The rate at the last update: the limit, or less after throttling.
     pub fn rate(&self) -> Rate {
         self.rate_by(self.share)
     }
 
-    /// The rate at `now`: a rate that was cut climbs, whether anybody looks or not.
+    /// The rate at `now`: a reduced rate climbs without updates.
     pub fn rate_at(&self, now: Instant) -> Rate {
         let seconds = now.saturating_duration_since(self.updated).as_secs_f64();
         self.rate_by(self.share_after(seconds))
@@ -97,7 +98,7 @@ impl TokenBucket {
         }
     }
 
-    /// When the next message may go: `now` or later.
+    /// Time at which the next message may go: `now` or later.
     pub fn ready_at(&mut self, now: Instant) -> Instant {
         self.refill(now);
         let Rate::PerSecond(limit) = self.limit else { return now };
@@ -138,24 +139,24 @@ impl TokenBucket {
         }
     }
 
-    /// Part of the limit that is used so many seconds after the last look.
+    /// Part of the limit that is used so many seconds after the last update.
     fn share_after(&self, seconds: f64) -> f64 {
         (self.share + INCREASE_PER_SECOND * seconds).min(1.0)
     }
 
-    /// Seconds from the last look until the share has climbed to 1.
+    /// Seconds from the last update until the share has climbed to 1.
     fn climb(&self) -> f64 {
         (1.0 - self.share) / INCREASE_PER_SECOND
     }
 
-    /// What is earned in so many seconds after the last look, in seconds of the whole limit: the
-    /// area below the share, which climbs in a straight line to 1.
+    /// Tokens that are earned in so many seconds after the last update, in seconds of the whole
+    /// limit: the area below the share, which climbs in a straight line to 1.
     fn earned_in(&self, seconds: f64) -> f64 {
         let climbing = seconds.min(self.climb());
         climbing * (self.share + INCREASE_PER_SECOND * climbing / 2.0) + (seconds - climbing)
     }
 
-    /// Seconds after the last look until so much is earned: the inverse of [`Self::earned_in`].
+    /// Seconds after the last update until so much is earned: the inverse of [`Self::earned_in`].
     fn seconds_until(&self, earned: f64) -> f64 {
         let climb = self.climb();
         let earned_climbing = self.earned_in(climb);
@@ -176,7 +177,7 @@ fn full(rate: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sends messages of these sizes as fast as the pace allows, and returns how long it took.
+    /// Sends messages of these sizes as fast as the rate allows, and returns how long it took.
     fn send_all(
         pace: &mut TokenBucket,
         start: Instant,
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(pace.rate(), Rate::PerSecond(100.0));
     }
 
-    /// A pace that was throttled down to a part of its limit, and then owes `recipients`.
+    /// A bucket that was throttled to a part of its limit, and then is `recipients` in debt.
     fn throttled_and_in_debt(limit: f64, recipients: u32, start: Instant) -> TokenBucket {
         let mut pace = TokenBucket::new(Rate::PerSecond(limit), start);
         for second in 0..20 {
@@ -239,7 +240,7 @@ mod tests {
         for (limit, recipients) in [(1.0, 20), (1.0, 1), (5.0, 50), (500.0, 50), (0.1, 50)] {
             let mut pace = throttled_and_in_debt(limit, recipients, start);
             let told = pace.ready_at(now) - now;
-            // Somebody who looks at it all the time sees the same.
+            // A caller that updates it all the time gets the same result.
             let mut watched = throttled_and_in_debt(limit, recipients, start);
             let mut moment = now;
             while watched.ready_at(moment) > moment {

@@ -35,7 +35,7 @@ pub enum DocumentType {
     Event(EventType),
     /// Of a type that is dropped.
     Other,
-    /// Not readable.
+    /// Document that cannot be read.
     Unreadable,
 }
 
@@ -76,7 +76,7 @@ impl EventMetrics {
         self.documents.get(&DocumentLabels { r#type }).map_or(0, |counter| counter.get())
     }
 
-    /// Counts documents.
+    /// Counts documents by their type.
     pub(super) fn received(&self, types: &[DocumentType]) {
         for r#type in types.iter().copied() {
             self.documents.get_or_create(&DocumentLabels { r#type }).inc();

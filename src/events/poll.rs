@@ -18,26 +18,26 @@ use pillarbox_ses::error::CallError;
 use pillarbox_ses::sqs::{MAX_MESSAGES, Received, SqsQueue};
 use pillarbox_store::StoreError;
 
-/// How many batches are under way at once while there is a backlog.
+/// Limit of batches under way at once while there is a backlog.
 const MAX_ROUNDS: usize = 32;
 /// The delays after failed receives.
 const RETRY_INITIAL: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_mins(1);
 /// The least time between receives that bring nothing: for queues that do not wait.
 const EMPTY_PAUSE: Duration = Duration::from_secs(1);
-/// How long to wait before a batch that the store refused is offered to it again.
+/// Wait before a batch that the store refused is offered to it again.
 const INGEST_AGAIN: Duration = Duration::from_millis(100);
-/// How often a batch's deletion is tried; what is left comes again.
+/// Number of times that a batch's deletion is tried; the rest is delivered again.
 const DELETE_TRIES: u32 = 3;
 
-/// What came of one receive.
+/// Result of one receive.
 #[derive(Debug)]
 enum Round {
     /// As many messages as were asked for: there will be more.
     Full,
-    /// Fewer.
+    /// Fewer messages than were asked for.
     Short,
-    /// None.
+    /// No message.
     Empty,
     /// The queue could not be asked.
     Failed(CallError),
@@ -45,7 +45,7 @@ enum Round {
     Ended,
 }
 
-/// Whether the poll goes on.
+/// State of the poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -56,11 +56,11 @@ struct Poller {
     queue: SqsQueue,
     events: Arc<EventProcessor>,
     backoff: Backoff,
-    /// How many messages to ask for.
+    /// Number of messages to ask for.
     batch: AtomicUsize,
 }
 
-/// How many rounds to have under way, and from when on.
+/// Number of rounds to have under way, and the time from which on.
 struct Demand {
     rounds: usize,
     failures: u32,
@@ -167,7 +167,7 @@ impl Poller {
         info!(messages = receipts.len(), "left in the queue: they come again and change nothing");
     }
 
-    /// What follows from a round for the next ones.
+    /// Adjusts the demand to a finished round.
     fn follow(&self, demand: &mut Demand, done: Result<(Round, Duration), JoinError>) {
         let (round, took) = match done {
             Ok(done) => done,
@@ -243,7 +243,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-    /// A queue that never ends: every receive brings one long document that nobody can read.
+    /// A queue that never ends: every receive brings one long document that cannot be read.
     #[derive(Default)]
     struct Endless {
         received: AtomicUsize,
@@ -326,7 +326,7 @@ mod tests {
         until(|| endless.counts().1 >= 3).await;
         fail();
         until(|| store.health() == Health::Refusing).await;
-        // What is under way comes to rest: one batch that is held, and no receive.
+        // The rounds under way come to rest: one batch that is held, and no receive.
         sleep(Duration::from_millis(100)).await;
         let (received, deleted) = endless.counts();
         sleep(Duration::from_millis(500)).await;

@@ -37,7 +37,7 @@ const MAX_WAITING: usize = 63;
 #[derive(Debug, Clone)]
 pub struct BodyReader<K: Copy + Eq + Hash> {
     budget: Budget<K>,
-    /// One request of each holder looks out for memory, so that none waits for another's.
+    /// One request of each holder waits for memory, so that none waits for another's.
     waiting: Arc<Slots<K>>,
     max_bytes: usize,
     stall_timeout: Duration,
@@ -143,7 +143,7 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
     }
 }
 
-/// What has come of a body.
+/// Received part of a body.
 ///
 /// A large one lies in a memory map of its own. Pages that nothing was written to take no memory,
 /// and all of it goes back to the system at once when it is dropped. The allocator would keep it
@@ -293,7 +293,7 @@ impl Pace {
 /// Budget of the responses that clients have not read. Clones share it.
 ///
 /// A body's bytes are given back once the last of them is written to the socket, or the connection
-/// is gone.
+/// has ended.
 #[derive(Debug, Clone)]
 pub struct Responses<K>(Budget<K>);
 
@@ -325,8 +325,8 @@ impl<K: Copy + Eq + Hash + Send + 'static> Responses<K> {
         self.0.reserve(holder, 1).map(drop).map_err(unread)
     }
 
-    /// Counts a body until it is read. Whoever holds the last part of it, be it a connection's
-    /// write buffer, holds what was reserved.
+    /// Counts a body until it is read. The owner of its last part, such as a connection's write
+    /// buffer, holds the reservation.
     pub fn count(&self, holder: K, body: Bytes) -> Result<Bytes, Rejection> {
         let reserved = self.0.reserve(holder, body.len()).map_err(unread)?;
         Ok(Bytes::from_owner(Counted { body, _reserved: reserved }))
@@ -335,7 +335,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Responses<K> {
 
 /// Body of a response: all of it, or parts that come one after the other.
 pub enum ResponseBody {
-    /// All of it.
+    /// The whole body.
     Whole(Full<Bytes>),
     /// Its parts, as they come.
     Parts(NextPart),

@@ -22,16 +22,16 @@ const KEY_LASTS: Duration = Duration::from_mins(1);
 const INCOMPLETE: Duration = Duration::from_secs(2);
 /// The least number of connections that one address may have.
 const LEAST_OF_ADDRESS: usize = 16;
-/// The most connections that are told to end and have not ended: so many, and an eighth of the limit.
-/// Each is a file beyond the limit.
+/// The most connections that are asked to end and have not ended: so many, and an eighth of the
+/// limit. Each is a file beyond the limit.
 const MAX_LEAVING: usize = 64;
 /// Pause of a listener while there are so many.
 pub const CROWDED_PAUSE: Duration = Duration::from_millis(5);
-/// Pause between two looks for keys that count no more.
+/// Pause between two searches for keys that count no more.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
-/// Connections that are chosen in one look over all, to make room one after the other.
+/// Connections that are chosen in one pass over all, to make room one after the other.
 const CHOSEN_AT_ONCE: usize = 64;
-/// Pause after a look that found none.
+/// Pause after a pass that found none.
 const CHOICE_PAUSE: Duration = Duration::from_millis(20);
 
 /// All client connections. Clones are the same.
@@ -46,7 +46,7 @@ struct Inner {
     open: Mutex<Open>,
     /// Copy of the number in `open`, to be read without the lock.
     keyless: AtomicUsize,
-    /// Connections that are told to end and have not ended.
+    /// Connections that are asked to end and have not ended.
     leaving: AtomicUsize,
     counts: [AtomicU64; Closed::ALL.len()],
 }
@@ -54,7 +54,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// Connections by number. One that is told to end is not among them.
+    /// Connections by number. One that is asked to end is not among them.
     all: HashMap<u64, Arc<State>>,
     /// Number of those without a key.
     keyless: usize,
@@ -63,11 +63,11 @@ struct Open {
     swept_at: Duration,
     /// Numbers of those that make room next.
     chosen: VecDeque<u64>,
-    /// No look over all before this.
+    /// No pass over all before this.
     choice_pause: Duration,
 }
 
-/// What a connection does, as far as it matters if there is no room.
+/// Activity of a connection, as it counts if there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Activity {
@@ -97,7 +97,7 @@ pub enum Closed {
 }
 
 impl Closed {
-    /// All of them.
+    /// All activities that can be closed.
     pub const ALL: [Self; 3] = [Self::Idle, Self::Incomplete, Self::Refused];
 
     /// Its name in metrics.
@@ -148,7 +148,7 @@ impl ClientConnections {
         }))
     }
 
-    /// Takes in a new connection. If there is no room, another one is told to make it; if none can,
+    /// Takes in a new connection. If there is no room, another one is asked to end; if none can,
     /// the new one has to go.
     pub fn admit(&self, address: Option<IpAddr>, activity: Activity) -> Option<ClientConnection> {
         let inner = &self.0;
@@ -277,7 +277,7 @@ impl Inner {
         }
     }
 
-    /// Tells one of an address's connections to end; returns false if none can.
+    /// Asks one of an address's connections to end; returns false if none can.
     fn make_room_of_address(
         &self,
         open: &mut Open,
@@ -293,7 +293,7 @@ impl Inner {
         first.is_some_and(|number| self.tell(open, number, now))
     }
 
-    /// Tells one connection to end; returns false if none can.
+    /// Asks one connection to end; returns false if none can.
     fn make_room(&self, open: &mut Open, now: Duration) -> bool {
         loop {
             while let Some(number) = open.chosen.pop_front() {
@@ -312,7 +312,8 @@ impl Inner {
         }
     }
 
-    /// Chooses who makes room next. A look over all costs too much for one new connection.
+    /// Chooses the connections that make room next. A pass over all costs too much for one new
+    /// connection.
     fn choose(&self, open: &mut Open, now: Duration) {
         self.sweep(open, now);
         let keyless = open.all.iter().filter(|(_, state)| !state.has_key.load(Ordering::Relaxed));
@@ -451,7 +452,7 @@ impl ClientConnection {
         2 * self.all.keyless.load(Ordering::Relaxed) >= self.all.half()
     }
 
-    /// Stays, though it was told to end: something of a request has come meanwhile.
+    /// Stays, though it was asked to end: a part of a request has come meanwhile.
     fn stay(&self) {
         if self.is_told() {
             let mut open = self.all.open();
@@ -476,7 +477,7 @@ impl ClientConnection {
                 none => *none = Some(context.waker().clone()),
             }
         }
-        // It may have been told since.
+        // It may have been asked to end since.
         if self.is_told() { Poll::Ready(()) } else { Poll::Pending }
     }
 

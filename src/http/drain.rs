@@ -1,8 +1,8 @@
 //! The end of serving, in the steps that keep clients from losing requests.
 //!
-//! Whoever runs the service drives it: first responses ask clients to come back on a new
-//! connection, then the listener and the idle connections close, and what is in flight has until
-//! a deadline.
+//! The owner of the service drives it: first responses ask clients to come back on a new
+//! connection, then the listener and the idle connections close, and the requests in flight have
+//! until a deadline.
 
 use std::future;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 /// Step of a drain, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainPhase {
-    /// Serving as usual.
+    /// Connections are accepted and served as usual.
     Serving,
     /// Open connections are served, and every response carries `Connection: close`; no new
-    /// connection is taken. Where the socket is held from outside, new ones wait there for the
-    /// next process.
+    /// connection is taken. If the socket is held from outside, new ones wait there for the next
+    /// process.
     Holding,
     /// New connections are taken too; every response carries `Connection: close`.
     Closing,
@@ -69,7 +69,7 @@ impl Drain {
     }
 
     fn advance(&self, next: DrainPhase) {
-        // Before the step itself, so that nobody who knows of it is told that there is none.
+        // Before the step itself: a client that sees the step must find the mark.
         self.has_begun.store(true, Ordering::SeqCst);
         self.phase.send_if_modified(|phase| {
             let forward = next > *phase;
@@ -94,7 +94,7 @@ impl DrainSignal {
     /// Ends once the drain is at another step than `phase`.
     pub async fn left(&mut self, phase: DrainPhase) {
         if self.phase.wait_for(|now| *now != phase).await.is_err() {
-            // The driver is gone, and with it whoever could take another step.
+            // The driver was dropped, so no further step follows.
             future::pending::<()>().await;
         }
     }
@@ -105,7 +105,7 @@ impl DrainSignal {
             self.phase.wait_for(|phase| matches!(phase, DrainPhase::Stopped { .. })).await;
         match stopped.map(|phase| *phase) {
             Ok(DrainPhase::Stopped { deadline }) => deadline,
-            // The driver is gone, and with it whoever could stop the server.
+            // The driver was dropped, so nothing else could stop the server.
             Ok(DrainPhase::Serving | DrainPhase::Holding | DrainPhase::Closing) | Err(_) => {
                 future::pending().await
             }

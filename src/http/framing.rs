@@ -35,7 +35,7 @@ pub(super) struct Progress {
     body_left: AtomicU64,
     /// The connection's place among the client connections, if it is one.
     client: Option<Arc<ClientConnection>>,
-    /// Bytes that went to the socket below TLS, if that tells more than the writes do.
+    /// Bytes that went to the socket below TLS, if that is more exact than the writes are.
     written: Option<Arc<AtomicU64>>,
 }
 
@@ -75,7 +75,7 @@ enum Place {
     /// pass from here on, and the connection ends with this request's response, so that nothing
     /// after the body is ever taken for a request.
     Chunks,
-    /// No request follows.
+    /// No further request follows.
     Ended(End),
 }
 
@@ -84,7 +84,7 @@ enum Place {
 pub(super) enum End {
     /// The client ended its side.
     ByClient,
-    /// Nothing came for too long; there is nobody to answer.
+    /// No byte came for too long; no response is possible.
     Idle,
     /// A request was refused and is still to be answered.
     Refused(Rejection),
@@ -99,13 +99,13 @@ pub(super) struct FramingGuard<I> {
     /// Bytes read and not passed: `cleared` bytes that may pass, then part of a head.
     held: Vec<u8>,
     cleared: usize,
-    /// The length of a held part at which it is checked though it looks incomplete.
+    /// The length of a held part at which it is checked though it seems incomplete.
     next_check: usize,
     leading_newlines: usize,
     is_end_told: bool,
     read_deadline: Deadline,
     write_deadline: Deadline,
-    /// Bytes that had gone to the socket when the write's deadline began.
+    /// Bytes that had gone to the socket at the beginning of the write's deadline.
     written_then: u64,
     write_side: WriteSide,
     head_limits: HeadLimits,
@@ -146,8 +146,9 @@ impl<I> FramingGuard<I> {
         }
     }
 
-    /// Reason why no further request follows, once hyper has been told that none does. Before that,
-    /// a refusal does not count: hyper may have closed the connection with an earlier response.
+    /// Reason why no further request follows, once hyper has seen the end of the stream. Before
+    /// that, a refusal does not count: hyper may have closed the connection with an earlier
+    /// response.
     pub(super) fn end(&self) -> Option<&End> {
         match &self.place {
             Place::Ended(end) if self.is_end_told => Some(end),
@@ -238,7 +239,7 @@ impl<I> FramingGuard<I> {
     /// Takes the bytes just read to the end of `buf`, and leaves those there that may pass.
     fn take_in(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         if self.held.is_empty() {
-            // The common case: whole requests, which stay where they were read to.
+            // The common case: whole requests, which stay in the buffer.
             let passed = self.admit(&buf.filled()[before..]);
             self.hold(&buf.filled()[before + passed..]);
             buf.set_filled(before + passed);
@@ -294,7 +295,7 @@ impl<I> FramingGuard<I> {
     /// The socket has nothing to read for now: whether the client has taken too long.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !matches!(self.place, Place::Head) {
-            // Whoever reads the body keeps its time.
+            // The reader of the body keeps its time.
             return Poll::Pending;
         }
         let is_first = self.progress.heads.load(Ordering::Relaxed) == 0;
@@ -344,7 +345,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for FramingGuard<I> {
                 Poll::Ready(Ok(())) if buf.filled().len() == before => this.end_by_client(),
                 Poll::Ready(Ok(())) => {
                     this.take_in(buf, before);
-                    // Nothing passed would look like the end of the stream.
+                    // Zero bytes would mean the end of the stream.
                     if buf.filled().len() > before {
                         return Poll::Ready(Ok(()));
                     }

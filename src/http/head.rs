@@ -1,8 +1,8 @@
-//! Request heads: which may pass to hyper, and how much body follows them.
+//! Request heads: checks that they may pass to hyper, and finds the length of their bodies.
 //!
-//! Stricter than hyper where hyper is silent: it drops a Content-Length that comes with a
-//! Transfer-Encoding, and takes requests without a Host or with several. Where two readers can
-//! disagree on where a request ends, the request is refused (RFC 9112 section 11.2).
+//! Stricter than hyper: it drops a Content-Length that comes with a Transfer-Encoding, and takes
+//! requests without a Host or with several. If two readers can disagree on where a request ends,
+//! the request is refused (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -21,13 +21,13 @@ const FIELD_BYTES: usize = 32;
 /// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A body of so many bytes; zero where there is none.
+    /// A body of so many bytes; zero if there is none.
     Length(u64),
     /// A body in chunks.
     Chunked,
 }
 
-/// A complete head.
+/// A complete and checked head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
     /// Its length in bytes, the empty line included.

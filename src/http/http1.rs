@@ -150,7 +150,7 @@ where
         None => stop == Stop::WhileIdle && answer.is_none(),
     };
     if is_over || !guard.is_writable() {
-        // Nobody waits for an answer, or nobody reads it.
+        // The client does not wait for an answer, or does not read it.
         return;
     }
     let raw = answer.map(|rejection| {
@@ -170,7 +170,7 @@ where
         io.write_all(last).await?;
         io.shutdown().await
     };
-    // A client that is gone, or does not read, gets no more of our time.
+    // A client that has disconnected, or does not read, gets no more of our time.
     if let Ok(Ok(())) = timeout(limits.write_timeout, write).await {
         // However it ends, the connection is closed next.
         let _ = timeout_at(Instant::now() + linger.timeout, discard(&mut io, linger)).await;

@@ -41,12 +41,12 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Heads up to this many times the limit are read, so that they get an answer of ours. Larger ones,
 /// which no client sends that goes by the settings, get a bare 431 of the protocol's own.
 const HEAD_ROOM: usize = 4;
-/// Streams that the client resets before they are looked at, and errors of its own making, until
-/// the connection is closed (CVE-2023-44487, CVE-2025-8671).
+/// Streams that the client resets before they are handled, and errors of its own making, until the
+/// connection is closed (CVE-2023-44487, CVE-2025-8671).
 const MAX_RESETS: usize = 20;
 const MAX_ERRORS: usize = 64;
-/// Bytes of a response that are handed to hyper at once. What hyper has is not seen any more, and
-/// a window of a single byte has all of it kept.
+/// Bytes of a response that are handed to hyper at once. The guard does not see bytes that hyper
+/// has, and a window of a single byte has all of it kept.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Time until a silent client is asked whether it is there, and time for its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ pub(super) async fn serve<I, H>(
     };
     let hyper = builder(&limits, tasks.clone());
     let mut connection = pin!(hyper.serve_connection(TokioIo::new(io), service));
-    // From when on it is told to end, and cut off where it does not.
+    // Set once it is asked to end; it is cut off if it does not.
     let mut ending = Ending::NotYet;
     loop {
         tokio::select! {
@@ -100,7 +100,7 @@ pub(super) async fn serve<I, H>(
                 break;
             }
             () = drain.left(DrainPhase::Serving), if ending == Ending::NotYet => {
-                // Whoever drains has a deadline of his own.
+                // The owner of the drain has a deadline of its own.
                 ending = Ending::Busy;
                 connection.as_mut().graceful_shutdown();
             }
@@ -117,7 +117,8 @@ pub(super) async fn serve<I, H>(
                 connection.as_mut().graceful_shutdown();
             }
             () = ending.over() => break,
-            // Whoever asks for more and leaves one response unread is not idle, and keeps it.
+            // A client that asks for more and leaves one response unread is not idle, and keeps the
+            // connection.
             () = stalled(&unread, limits.write_timeout) => break,
         }
     }
@@ -135,11 +136,11 @@ async fn stalled(unread: &Unread, patience: Duration) {
     }
 }
 
-/// End of a connection, if it is told to end.
+/// End of a connection that is asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     NotYet,
-    /// What it has begun is done first.
+    /// Requests that have begun are finished first.
     Busy,
     Idle {
         cut_off: Instant,
@@ -188,7 +189,7 @@ impl Tasks {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
         let mut tasks = self.lock();
-        // Those that have ended are nobody's concern any more.
+        // Streams that have ended do not count any more.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(future);
     }
@@ -206,7 +207,7 @@ struct State {
     under_way: usize,
     requests: u64,
     quiet_since: Instant,
-    /// What the connection's place among the client connections wants to know at the end.
+    /// Numbers that the connection's place among the client connections needs at the end.
     begun: u32,
 }
 

@@ -55,8 +55,8 @@ mod write_progress;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 pub const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// The most connections that are being told, at one time, that there are too many: so many, and a
-/// quarter of those that are served.
+/// The most connections that receive a refusal at one time because there are too many: so many, and
+/// a quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
 /// Bytes of responses that wait in the kernel to be sent, on each connection (tcp(7),
 /// `TCP_NOTSENT_LOWAT`). With its own measure, which grows to megabytes, a client that reads slowly
@@ -79,13 +79,13 @@ pub const LINGER_FOR_ROOM: Linger = Linger {
 
 /// Service that answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
-    /// A response's body: whole, or one that goes on for as long as there is something to tell.
+    /// A response's body: whole, or one that goes on as long as there are updates.
     type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
 
     /// Answers a request of a connection. The response gets its `X-Request-Id` afterwards.
     ///
-    /// The call is dropped where the connection breaks: what must happen all the same must not
-    /// depend on it.
+    /// The call is dropped if the connection breaks: an action that must complete must not depend
+    /// on it.
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -93,7 +93,7 @@ pub trait Handler: Send + Sync + 'static {
         connection: &Connection,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// Learns of a request that was refused before it came to the handler, or in its stead.
+    /// Receives a request that was refused before it came to the handler, or in its place.
     fn refused(&self, _rejection: &Rejection) {}
 
     /// Writes the answer to such a request.
@@ -127,7 +127,7 @@ where
 
 /// Source of connections. When the drain stops, the server drops it before anything else ends.
 pub trait Listener: Send {
-    /// One connection.
+    /// Stream of one connection.
     type Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Waits for the next connection. A call that is dropped loses none.
@@ -144,10 +144,10 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = self.accept().await?;
-        // Small responses must not wait for the client's acknowledgements. Where it cannot be set,
-        // the connection is gone already.
+        // Small responses must not wait for the client's acknowledgements. If it cannot be set, the
+        // connection is gone already.
         let _ = stream.set_nodelay(true);
-        // Where it cannot be set, a slow reader may be taken for one that does not read.
+        // If it cannot be set, a slow reader may be taken for one that does not read.
         let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Ok(stream)
     }
@@ -232,7 +232,7 @@ async fn serve_over<L: Listener, H: Handler>(
             note_end(ended);
         }
     });
-    // Out of time or not, whatever is left is counted and cut off.
+    // Within its time or not, the rest is counted and cut off.
     let _ = ended.await;
     let cut_off = connections.len();
     connections.shutdown().await;
@@ -306,7 +306,7 @@ impl<H: Handler> Shared<H> {
         id: RequestId,
         connection: &Connection,
     ) -> Response<H::Body> {
-        // The handler's own state is behind the locks and transactions of whoever shares it.
+        // The handler's own state is behind the locks and transactions of its owners.
         let handling = pin!(async { self.handler.handle(request, id, connection).await });
         caught(handling).await.unwrap_or_else(|_| {
             tracing::error!(request_id = %id, "a handler panicked");
@@ -359,8 +359,7 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
             http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }
-    // Beyond that, and where it would take a handshake first, closing at once is all that there is
-    // room for.
+    // Beyond that, and if a handshake would come first, the connection is closed at once.
 }
 
 /// Serves a connection until it is closed, once its handshake is done.

@@ -42,7 +42,7 @@ pub struct Limits {
 /// Fate of a connection that comes while as many are served as may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It is told so and closed.
+    /// It receives a refusal and is closed.
     Refuse,
     /// It waits to be accepted.
     Wait,

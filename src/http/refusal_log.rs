@@ -32,7 +32,7 @@ pub struct FailureCause(pub String);
 pub struct Refusal<'a> {
     /// Id of the request.
     pub request_id: RequestId,
-    /// Whose request it was, if that is known.
+    /// Organisation of the request, if it is known.
     pub organisation: Option<&'a str>,
     /// Status of the response.
     pub status: StatusCode,
@@ -75,7 +75,7 @@ impl RefusalLog {
         let end = match period.begun {
             Some(begun) if now < begun + PERIOD => begun + PERIOD,
             Some(_) | None => {
-                // What the period before left out is told by its own task.
+                // The period's own task reports the lines that the period before left out.
                 (period.begun, period.lines) = (Some(now), 0);
                 now + PERIOD
             }

@@ -26,17 +26,17 @@ pub const JSON: &str = "application/json";
 pub const RETRY_AT_ONCE_SECONDS: u64 = 1;
 const RETRY_SOON_SECONDS: u64 = 5;
 
-/// Reason why a request is refused without a look at what it asks for.
+/// Reason why a request is refused before its content is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// The bytes are no HTTP request that can be trusted to end where it seems to.
+    /// The bytes are no HTTP request whose end can be trusted.
     BadRequest {
         /// The problem, as a part of a sentence for the client.
         reason: &'static str,
     },
-    /// The key is missing, malformed, unknown or revoked: the client is not told which.
+    /// The key is missing, malformed, unknown or revoked; the response does not say which.
     Unauthorized,
-    /// The `Host` header names a host that somebody else's page could have pointed here.
+    /// The `Host` header names a host that a foreign page could have pointed here.
     ForeignHost,
     /// Nothing there that the client may see.
     NotFound,
@@ -61,11 +61,11 @@ pub enum Rejection {
     UriTooLong,
     /// The head is over its limit in bytes or fields.
     HeadersTooLarge,
-    /// Our fault.
+    /// An error of pillarbox itself.
     Internal,
     /// Memory of the server that its clients share, or the client's share of it, is used up.
     MemoryFull {
-        /// The memory.
+        /// Memory that is used up.
         memory: Memory,
         /// All of it, or the share.
         exhausted: Exhausted,
@@ -207,7 +207,7 @@ pub struct WrittenAnswer {
     pub status: StatusCode,
     /// A name for the log.
     pub code: &'static str,
-    /// JSON.
+    /// Body of the response, as JSON.
     pub body: Vec<u8>,
     /// The one header that the status asks for.
     pub header: Option<(HeaderName, HeaderValue)>,

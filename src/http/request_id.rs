@@ -45,7 +45,7 @@ impl RequestIds {
         getrandom::u64().map(|start| Self(AtomicU64::new(start)))
     }
 
-    /// The next id.
+    /// Returns a new id, from a scrambled counter.
     pub fn next(&self) -> RequestId {
         RequestId(self.0.fetch_add(1, Ordering::Relaxed).wrapping_mul(SCRAMBLE))
     }

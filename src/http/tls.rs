@@ -1,6 +1,6 @@
-//! TLS on the listeners of clients: certificates, handshakes, and which protocol a client speaks then.
+//! TLS on the listeners of clients: certificates, handshakes, and the protocol of a client.
 //!
-//! HTTP/2 where the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
+//! HTTP/2 if the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
 //! of its own. Knows nothing of requests.
 
 use std::fs;
@@ -34,36 +34,36 @@ const SESSIONS: usize = 256;
 pub struct TlsFiles {
     /// The certificate, followed by those of its issuers.
     pub certificate: PathBuf,
-    /// The private key.
+    /// File of the private key, as PEM.
     pub key: PathBuf,
 }
 
 /// Reason why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate's file is no good.
+    /// The certificate's file is not usable.
     #[error("the certificate {} cannot be used: {reason}", path.display())]
     Certificate {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Reason why it is not usable.
         reason: String,
     },
-    /// The key's file is no good. What is in it is not told.
+    /// The key's file is not usable. The error never repeats its content.
     #[error("the key {} cannot be used: {reason}", path.display())]
     Key {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Reason why it is not usable.
         reason: String,
     },
     /// The two do not go together.
     #[error("the certificate {} and the key {} cannot be used together: {reason}",
         files.certificate.display(), files.key.display())]
     Pair {
-        /// Both.
+        /// Files of the certificate and the key.
         files: TlsFiles,
-        /// The reason.
+        /// Reason why they do not go together.
         reason: &'static str,
     },
 }
@@ -82,9 +82,9 @@ struct Current {
 /// Something that is wrong with the certificate, or soon will be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateTrouble {
-    /// The fault.
+    /// Kind of the fault.
     pub fault: CertificateFault,
-    /// The problem.
+    /// Text of the problem, for the log and the status.
     pub message: String,
 }
 
@@ -112,7 +112,7 @@ impl CertificateFault {
         }
     }
 
-    /// What it means, and what to do.
+    /// Meaning, and what to do.
     pub const fn explained(self) -> (&'static str, &'static str) {
         const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
                              reload pillarbox)";
@@ -139,7 +139,7 @@ impl Tls {
         Ok(Self(RwLock::new(current(files)?)))
     }
 
-    /// Reads a certificate and its key for the handshakes from now on. Where they are no good, the
+    /// Reads a certificate and its key for the handshakes from now on. If they are not usable, the
     /// ones before stay.
     pub fn replace(&self, files: &TlsFiles) -> Result<(), TlsError> {
         match current(files) {

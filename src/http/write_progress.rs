@@ -1,5 +1,5 @@
-//! Bytes that went to a socket, below TLS: a client that reads slowly takes some of a record now and
-//! then, which TLS does not tell.
+//! Bytes that went to a socket, below TLS: a client that reads slowly takes some of a record now
+//! and then, which TLS does not show.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

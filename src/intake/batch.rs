@@ -17,21 +17,21 @@ use pillarbox_domain::organisation::Organisation;
 use pillarbox_domain::request::{OwnedIdempotencyKey, RequestError, SendRequest};
 use pillarbox_store::{AcceptError, Accepted, BatchMode, NewMessage};
 
-/// Why no request of a batch is accepted.
+/// Reason why no request of a batch is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchRefusal {
     /// One of them is at fault.
     Of {
         /// Its place in the batch, from 0.
         index: usize,
-        /// Why it is refused.
+        /// Reason why it is refused.
         refusal: RequestRefusal,
     },
     /// They cannot be taken together.
     Whole(Refusal),
 }
 
-/// Why one request of a batch is refused, whatever the others are.
+/// Reason why one request of a batch is refused, independent of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestRefusal {
     /// It is not well-formed.
@@ -59,7 +59,7 @@ pub struct PreparedBatch {
 enum Answer {
     /// It is refused alone.
     Refused(RequestRefusal),
-    /// An earlier message.
+    /// Id of an earlier message.
     Replayed(MessageId),
     /// The next of the new messages.
     New,
@@ -70,7 +70,7 @@ enum Answer {
 /// A request that is admitted, and its place in the batch.
 type Placed<'r> = (usize, Admitted<'r>);
 
-/// What is left to do with the new messages of a batch.
+/// Remaining step for the new messages of a batch.
 enum Rest {
     Accept(Vec<NewMessage>),
     /// They cannot be taken, unless the keys of all of them are those of messages that are
@@ -82,9 +82,9 @@ enum Rest {
 }
 
 impl Intake {
-    /// Checks a batch, or says why nothing of it can be accepted; if that is one request, it is the
-    /// first that is not well-formed. As [`Intake::accept`], it reads and encodes what it needs: the
-    /// caller can let go of the requests. Others get their turn between two requests.
+    /// Checks a batch, or returns why nothing of it can be accepted; if the reason is one request,
+    /// it is the first that is not well-formed. As [`Intake::accept`], it reads and encodes what it
+    /// needs: the caller can let go of the requests. Other tasks run between two requests.
     pub async fn prepare_batch<'r, D: Display + Clone + Send + 'static>(
         &self,
         organisation: &Organisation,
@@ -207,7 +207,7 @@ impl Intake {
         Ok(told)
     }
 
-    /// Tells new messages from replays, and from repeats in the batch itself.
+    /// Separates new messages from replays, and from repeats in the batch itself.
     async fn find_replays(
         &self,
         organisation: OrganisationId,
@@ -266,7 +266,7 @@ impl Refusal {
     }
 }
 
-/// Why the store did not accept the new messages of a batch.
+/// Reason why the store did not accept the new messages of a batch.
 fn refused_by_store(error: AcceptError, answers: &[Answer]) -> BatchRefusal {
     let mut new = answers.iter().enumerate().filter(|(_, answer)| matches!(answer, Answer::New));
     match &error {
@@ -408,7 +408,7 @@ mod tests {
 
     const OTHER: &str = "other.example";
 
-    /// A request of a batch, by what becomes of it.
+    /// A request of a batch, by its outcome.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Fate {
         Good,

@@ -20,24 +20,25 @@ use pillarbox_ses::error::CallError;
 use pillarbox_ses::identity::Identity;
 use pillarbox_store::{Change, Duty, Store};
 
-/// How often the domains are looked through for those that are due.
+/// Interval between two searches for domains that are due.
 const ROUND: Duration = Duration::from_secs(15);
-/// The shortest wait between two looks at a pending domain: DNS takes minutes at least.
+/// The shortest wait between two checks of a pending domain: DNS takes minutes at least.
 const SHORTEST_WAIT: Duration = Duration::from_mins(1);
 /// The longest one: who publishes the records after weeks waits no longer, or asks by hand.
 const LONGEST_WAIT: Duration = Duration::from_hours(6);
-/// A pending domain is looked at again after this part of the time that it has been pending.
+/// A pending domain is checked again after this part of the time that it has been pending.
 const PART_OF_AGE: u32 = 8;
-/// How often a verified domain is looked at. SES itself gives records that vanish three days.
+/// Interval between two checks of a verified domain. SES itself gives records that vanish three
+/// days.
 const VERIFIED_WAIT: Duration = Duration::from_hours(12);
-/// How soon a verified domain is looked at again that SES no longer lets send: one odd answer must
-/// not stop an organisation's mail.
+/// Wait before the second check of a verified domain that SES no longer lets send: one odd answer
+/// must not stop an organisation's mail.
 const DOUBT_WAIT: Duration = Duration::from_mins(5);
 /// The longest wait after calls about one domain that failed.
 const LONGEST_FAILURE_WAIT: Duration = Duration::from_hours(1);
 
-/// When to ask about a domain next; `None` for never, the epoch for a domain that was never asked
-/// about.
+/// Time of the next question about a domain; `None` for never, the epoch for a domain that was
+/// never asked about.
 pub fn due_at(domain: &SenderDomain) -> Option<Timestamp> {
     let wait = |check: DomainCheck| match (domain.state, check.finding) {
         (DomainState::Assumed, _) => None,
@@ -60,8 +61,8 @@ pub fn due_at(domain: &SenderDomain) -> Option<Timestamp> {
     }
 }
 
-/// The state of a domain of which SES now says this. A verified one is lost only where two looks
-/// in a row agree.
+/// State of a domain after this answer of SES. A verified one is lost only if two answers in a row
+/// agree.
 pub fn state_after(domain: &SenderDomain, finding: Finding) -> DomainState {
     match (domain.state, finding) {
         (DomainState::Assumed, _) => DomainState::Assumed,
@@ -74,7 +75,7 @@ pub fn state_after(domain: &SenderDomain, finding: Finding) -> DomainState {
     }
 }
 
-/// What SES's answer says of a domain.
+/// Meaning of SES's answer about a domain.
 pub fn finding(identity: Option<&Identity>) -> Finding {
     identity.map_or(Finding::Unknown, Identity::finding)
 }
@@ -114,7 +115,7 @@ impl Verifier {
         Self { store, ses, clock, failures: HashMap::new() }
     }
 
-    /// Asks once about each domain that is due, however many organisations have it. Where SES
+    /// Asks once about each domain that is due, even if several organisations have it. If SES
     /// cannot be reached at all, the rest is left to the next round.
     pub async fn round(&mut self) {
         let due = self.due();

@@ -1,8 +1,8 @@
 //! History: has the counts of each hour stored, so that a restart does not empty the charts.
 //!
-//! Nothing is counted for it: the counts of organisations are in memory already. What they grew by
-//! is added to the hour's row once a minute, so acceptance pays nothing, and a crash costs the
-//! counts of a minute at most.
+//! It counts nothing itself: the counts of organisations are in memory already. Their growth is
+//! added to the hour's row once a minute, so acceptance pays nothing, and a crash costs the counts
+//! of a minute at most.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,6 @@ use pillarbox_store::{CountsByOrganisation, History, ListError, Store, StoreErro
 /// Longest pause between two times that counts are stored. A crash forgets at most what came since
 /// the last one.
 pub const INTERVAL: Duration = Duration::from_mins(1);
-/// Shortest pause.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeper of a file's history.
@@ -31,7 +30,7 @@ pub struct HistoryKeeper {
     kept: Mutex<Kept>,
 }
 
-/// What is stored of the counts since the start.
+/// Stored part of the counts since the start.
 #[derive(Debug)]
 struct Kept {
     counts: CountsByOrganisation,
@@ -63,8 +62,8 @@ impl HistoryKeeper {
         let (hour, new) = {
             let mut kept = self.lock();
             let (hour, new) = self.unstored(&kept);
-            // Counted as stored from here on: whoever is stopped at the write below has it written
-            // all the same, and must not write it twice.
+            // Counted as stored from here on: if the task is stopped at the write below, the write
+            // still happens, and must not be repeated.
             for (organisation, counts) in &new {
                 let stored = kept.counts.entry(*organisation).or_default();
                 *stored = stored.plus(counts);
@@ -86,8 +85,8 @@ impl HistoryKeeper {
         stored
     }
 
-    /// Returns what happened in each step, with the organisations that had the most mail, at most
-    /// `most`. What is being stored at this moment may be missing.
+    /// Returns the counts of each step, with the organisations that had the most mail, at most
+    /// `most`. Counts that are being stored at this moment may be missing.
     pub async fn read(&self, steps: HourSteps, most: usize) -> Result<History, ListError> {
         let mut history = self.store.history(steps, most).await?;
         // Not before: what was stored in between would count twice.
@@ -120,8 +119,8 @@ impl HistoryKeeper {
     }
 }
 
-/// Returns the hour in which something happened between two looks. There is one at each full hour,
-/// so it is the hour of the earlier look; unless the clock was set or the machine slept.
+/// Returns the hour of the counts between two readings. There is one at each full hour, so it is
+/// the hour of the earlier one, unless the clock was set or the machine slept.
 fn hour_between(earlier: Timestamp, now: Timestamp) -> Hour {
     let is_near = earlier <= now && now.minus(INTERVAL * 2) <= earlier;
     Hour::of(if is_near { earlier } else { now })
@@ -136,7 +135,7 @@ mod tests {
     use pillarbox_domain::organisation::DomainState;
     use pillarbox_domain::request::{Draft, SendRequest};
 
-    /// A full hour.
+    /// Beginning of an hour.
     const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
     const HOUR: Duration = Duration::from_hours(1);
 

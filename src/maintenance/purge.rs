@@ -7,7 +7,7 @@ use tracing::{debug, warn};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_store::{Duty, Health, Purged, Store};
 
-/// How many records and keys go in one transaction: a few milliseconds of the writer's time.
+/// Number of records and keys in one transaction: a few milliseconds of the writer's time.
 const STEP: usize = 1_000;
 /// The pause between steps while there is more, so that acceptance has the writer to itself.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -13,9 +13,9 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
 use pillarbox_store::{Store, StoreError};
 
-/// Pause between two looks at the clock.
+/// Pause between two checks of the clock.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
-/// Pause between two looks whether a doubt has begun or ended, if other nodes have the same clock:
+/// Pause between two checks whether a doubt has begun or ended, if other nodes have the same clock:
 /// one of them that starts learns of a jump only by the stored doubt.
 const SHARED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Age at which the file's time stamp is renewed.
@@ -69,7 +69,7 @@ impl Timekeeper {
         }
     }
 
-    /// Waits for the next look.
+    /// Waits until the next check.
     async fn pause(&self) {
         if !self.store.is_shared() {
             return tokio::time::sleep(LOOK_INTERVAL).await;
@@ -84,7 +84,7 @@ impl Timekeeper {
         }
     }
 
-    /// Looks at the clock once. Stores its record if the stamp is due or the clock is in doubt.
+    /// Checks the clock once. Stores its record if the stamp is due or the clock is in doubt.
     pub async fn step(&mut self) {
         let recorded = self.clock.record_time();
         let is_due = self.stamp.is_none_or(|stamp| stamp.is_past(STAMP_INTERVAL, recorded));

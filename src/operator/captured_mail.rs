@@ -1,8 +1,8 @@
-//! What a stand-in for the provider was given, if one in this process keeps it (`dev`, test
-//! organisations): shown so that nothing in a message acts.
+//! Messages that a stand-in for the provider was given, if one in this process keeps them (`dev`,
+//! test organisations): shown so that nothing in a message acts.
 //!
 //! A message's HTML is a document of its own, framed by the page without any right. Must not know
-//! who caught the messages.
+//! the stand-in.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -28,22 +28,22 @@ mod sanitize;
 
 /// Messages in a list: all that are kept of one test organisation.
 const LISTED: usize = 200;
-/// What a message's HTML may do: have styles, and pictures that it brings along. No script, no
-/// form, no link that is followed, and nothing from anywhere: not even whether it was looked at
-/// can be told outside. The sandbox holds also where the document is opened by itself.
+/// Policy of a message's HTML: it may have styles, and pictures that it brings along. No script, no
+/// form, no link that is followed, and nothing from elsewhere, so that the sender cannot see that
+/// it was opened. The sandbox also holds if the document is opened by itself.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox";
-/// The media type of every file, whatever it calls itself.
+/// The media type of every file, independent of its own type.
 const FILE: &str = "application/octet-stream";
-/// What a file may do if a browser should show it after all: nothing.
+/// Policy of a file, if a browser should show it after all: it may do nothing.
 const FILE_POLICY: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
-/// Names in links are not looked up either: policies say nothing of that.
+/// Names in links are not resolved either: policies do not cover that.
 const PREFETCH: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-dns-prefetch-control"), HeaderValue::from_static("off"));
 
-/// Who caught messages, and keeps the last of them in memory.
+/// Stand-in that catches messages, and keeps the last of them in memory.
 pub trait Catcher: Debug + Send + Sync {
-    /// How many were caught since the start.
+    /// Number of messages that were caught since the start.
     fn total(&self) -> u64;
     /// Names of the test organisations that messages are kept of.
     fn organisations(&self) -> Vec<String>;
@@ -59,7 +59,7 @@ pub trait Catcher: Debug + Send + Sync {
 pub struct Summary {
     /// The id that the provider gave it.
     pub id: String,
-    /// When it was caught.
+    /// Time at which it was caught.
     #[serde(serialize_with = "as_text")]
     pub caught_at: Timestamp,
     /// The sender, as the provider was given it.
@@ -68,7 +68,7 @@ pub struct Summary {
     pub to: Vec<String>,
     /// The subject in clear.
     pub subject: String,
-    /// The id of the message in pillarbox, as it was told the provider.
+    /// The id of the message in pillarbox, as the provider received it.
     pub message: Option<String>,
     /// The name of its organisation, likewise.
     pub organisation: Option<String>,
@@ -78,18 +78,18 @@ pub struct Summary {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Caught {
-    /// What is in the list.
+    /// Part of it that the list shows.
     #[serde(flatten)]
     pub summary: Summary,
     /// The recipients in Cc.
     pub cc: Vec<String>,
     /// The recipients in Bcc.
     pub bcc: Vec<String>,
-    /// Where replies go.
+    /// Addresses that replies go to.
     pub reply_to: Vec<String>,
     /// Further headers with their values, in their order.
     pub headers: Vec<(String, String)>,
-    /// The plain text.
+    /// Text part, if there is one.
     pub text: Option<String>,
     /// The HTML, as it came.
     pub html: Option<String>,
@@ -101,13 +101,13 @@ pub struct Caught {
 /// A file that came with a message.
 #[derive(Debug, Clone)]
 pub struct CaughtFile {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
     /// Its media type, as the provider was given it.
     pub media_type: Option<String>,
     /// The name by which the HTML shows it.
     pub content_id: Option<String>,
-    /// Its bytes.
+    /// Content of the file.
     pub content: Bytes,
 }
 
@@ -122,7 +122,7 @@ struct Listing {
 struct Document {
     #[serde(flatten)]
     caught: Caught,
-    /// Where its HTML is, as a document to be framed.
+    /// Path of its HTML, as a document to be framed.
     frame: Option<String>,
     files: Vec<FileLink>,
 }
@@ -134,13 +134,13 @@ struct FileLink {
     name: String,
     media_type: Option<String>,
     content_id: Option<String>,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     size: usize,
-    /// Where it can be downloaded.
+    /// Path at which it can be downloaded.
     download: String,
 }
 
-/// What was caught, as the page asks for it.
+/// Request of the page for a caught message or a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path<'a> {
     List,
@@ -219,7 +219,7 @@ pub(super) fn answer(
     }
 }
 
-/// A file that browsers keep and do not show: whatever it is, it does not act here.
+/// A file that browsers keep and do not show: no file of any type acts here.
 fn download(file: &CaughtFile) -> Response<ResponseBody> {
     let body = Full::from(file.content.clone()).into();
     let mut response = page_response(StatusCode::OK, FILE, body);

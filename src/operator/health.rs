@@ -13,7 +13,7 @@ use crate::admin::snapshot::Snapshot;
 use crate::operator::{TEXT, response};
 use pillarbox_http::rejection::JSON;
 
-/// How long the thread that writes the data file may take to answer.
+/// Time limit for an answer of the thread that writes the data file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The answer on `/readyz`.
@@ -37,10 +37,9 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
     response(status, TEXT, Full::from(text))
 }
 
-/// Tells whether requests can be accepted durably and this instance's set-up lets it send them, with
-/// every condition that is seen.
+/// Response with the readiness, and with every condition that holds.
 pub(super) fn readiness(snapshot: &Snapshot) -> Response<Full<Bytes>> {
-    // Also what does not end readiness: whoever asks here must not read that all is well.
+    // Includes conditions that do not end readiness: the reader must not conclude that all is well.
     let reasons = conditions::immediate(snapshot);
     let ready = reasons.iter().all(|condition| condition.ready);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -1,7 +1,7 @@
-//! What happened over the last minutes to 90 days, as the page draws it.
+//! Counts of the last minutes to 90 days, as the page draws them.
 //!
-//! The last hour is in memory, in fine steps; what is longer ago is stored by the hour. Counts come
-//! in as they grow. Must not know who asks.
+//! The last hour is in memory, in fine steps; older counts are stored by the hour. Counts come in
+//! as they grow. Must not know its readers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use pillarbox_store::{History, ListError};
 
 /// The most organisations with series of their own.
 const MAX_ORGANISATIONS: usize = 20;
-/// How many steps the ranges in memory have.
+/// Number of steps of the ranges in memory.
 const RECENT_STEPS: u64 = 60;
 const MINUTES_STEP: Duration = Duration::from_secs(5);
 const HOUR_STEP: Duration = Duration::from_mins(1);
@@ -52,7 +52,7 @@ impl Range {
 
 type Count = fn(&OrganisationCounts) -> u64;
 
-/// What is counted of messages and events, by the page's names.
+/// Counts of messages and events, by the page's names.
 pub(super) const COUNTED: [(&str, Count); 7] = [
     ("accepted", |counts| counts.accepted),
     ("sent", |counts| counts.sent),
@@ -99,13 +99,13 @@ pub(super) async fn answer(
     Ok(series(parts, steps.first().start(), steps.length().as_secs(), &history))
 }
 
-/// What happened within the last hour, as far as the process has run.
+/// Counts of the last hour, as far as the process has run.
 #[derive(Debug)]
 pub(super) struct RecentHistory(Mutex<Recent>);
 
 #[derive(Debug)]
 struct Recent {
-    /// Counts at the last look.
+    /// Counts at the last update.
     counts: Accounts,
     minutes: Steps,
     hour: Steps,

@@ -1,9 +1,9 @@
-//! What opens the operators' page: a key of this process alone, and a request that cannot come
-//! from somebody else's page.
+//! Access to the operators' page: it takes a key of this process alone, and a request that cannot
+//! come from a foreign page.
 //!
-//! The key travels in the page's address behind `#`, which browsers send to nobody, and then in a
-//! header of the page's own requests. A cookie would go to every other server on the same host,
-//! whatever its port (RFC 6265 section 8.5).
+//! The key travels in the page's address behind `#`, which browsers do not send, and then in a
+//! header of the page's own requests. A cookie would go to every other server on the same host, on
+//! every port (RFC 6265 section 8.5).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The page's key.
+/// Random key of the operators' page.
 #[derive(Debug)]
 pub struct PageKey(SecretString);
 
@@ -40,7 +40,7 @@ impl PageKey {
         format!("http://{address}/#{}", self.0.expose_secret()).into()
     }
 
-    /// Whether a request carries the key. Takes the same time wherever it differs.
+    /// True if the request carries the key. Takes the same time for every difference.
     pub(super) fn opens(&self, headers: &HeaderMap) -> bool {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else { return false };
@@ -48,15 +48,15 @@ impl PageKey {
         given.ct_eq(self.0.expose_secret().as_bytes()).into()
     }
 
-    /// What opens one caught message in a frame, or one of its files as a download, which cannot
-    /// send the key in a header. It tells nothing of the key, and opens nothing else.
+    /// Ticket that opens one caught message in a frame, or one of its files as a download, which
+    /// cannot send the key in a header. It does not reveal the key, and opens nothing else.
     pub(super) fn ticket(&self, id: &str) -> String {
         let key = self.0.expose_secret().as_bytes();
         let parts = [key, id.as_bytes(), key];
         URL_SAFE_NO_PAD.encode(Sha256::digest(parts.concat()))
     }
 
-    /// Whether this ticket is for this message or file.
+    /// True if this ticket is for this message or file.
     pub(super) fn opens_with_ticket(&self, id: &str, ticket: &str) -> bool {
         ticket.as_bytes().ct_eq(self.ticket(id).as_bytes()).into()
     }
@@ -74,8 +74,8 @@ pub fn reached(listener: SocketAddr) -> SocketAddr {
     reached
 }
 
-/// Whether a request names this machine by number, as `localhost` or by one of these names. A page
-/// of somebody else's whose name was pointed here (DNS rebinding) names itself. A request of HTTP/1.0
+/// True if a request names this machine by an IP address, as `localhost` or by one of these names.
+/// A foreign page whose name was pointed here (DNS rebinding) names itself. A request of HTTP/1.0
 /// without Host, as some probes send it, is no browser's.
 pub(super) fn is_direct(version: Version, headers: &HeaderMap, names: &[String]) -> bool {
     if version < Version::HTTP_11 && !headers.contains_key(HOST) {

@@ -17,10 +17,10 @@ use crate::admin::snapshot::Snapshot;
 use pillarbox_http::body::ResponseBody;
 use pillarbox_store::organisation_counts::OrganisationCounts;
 
-/// How many samples are kept: five minutes.
+/// Number of samples that are kept: five minutes.
 const KEPT: usize = 300;
 
-/// What those who watch are told.
+/// Update that open pages receive.
 #[derive(Debug, Default)]
 pub(super) struct LiveUpdate {
     history: VecDeque<Value>,
@@ -47,7 +47,7 @@ impl LiveUpdate {
     }
 }
 
-/// What the plots show of a snapshot.
+/// Part of a snapshot that the plots show.
 fn sample(now: &Snapshot, before: &Snapshot, passed: Duration) -> Value {
     let per_second = |growth: u64| float(growth) / passed.as_secs_f64();
     let growth = |count: fn(&OrganisationCounts) -> u64| {
@@ -67,7 +67,7 @@ fn sample(now: &Snapshot, before: &Snapshot, passed: Duration) -> Value {
     })
 }
 
-/// What the page shows of a snapshot.
+/// Part of a snapshot that the page shows.
 fn state(now: &Snapshot, conditions: &[Condition], caught: Option<u64>, sample: &Value) -> Value {
     let (sending, totals) = (&now.sending, &now.totals);
     let organisations = now.recent.day.iter().map(|one| {
@@ -105,7 +105,7 @@ fn state(now: &Snapshot, conditions: &[Condition], caught: Option<u64>, sample: 
             ("bounced", now.sum(|counts| counts.bounces)),
             ("refused", totals.refused),
         ],
-        // Whoever shows records reads them again after a change. A call that the provider refused
+        // Pages that show records read them again after a change. A call that the provider refused
         // changes a record, too.
         "changes": now.sum(OrganisationCounts::changes) + totals.calls,
         "organisations": organisations.collect::<Vec<_>>(),
@@ -129,7 +129,7 @@ fn event(name: &str, data: &impl Serialize) -> Bytes {
 
 type Next = Pin<Box<dyn Future<Output = Option<(watch::Receiver<LiveUpdate>, Bytes)>> + Send>>;
 
-/// The history, and from then on each look, until the service stops looking.
+/// The history, and from then on each update, until the service stops observing.
 pub(super) fn events(mut told: watch::Receiver<LiveUpdate>) -> ResponseBody {
     let history = event("history", &told.borrow_and_update().history);
     let mut waiting: Next = Box::pin(async move { Some((told, history)) });

@@ -34,7 +34,7 @@ use pillarbox_store::{DatabaseStatus, NodeState, SeenFrom, Standby};
 /// The format's media type.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How many endpoints have series of their own: those that were added first. The others are in
+/// Limit of endpoints that have series of their own: those that were added first. The others are in
 /// `pillarbox webhook list` alone.
 const MAX_WEBHOOKS: usize = 200;
 

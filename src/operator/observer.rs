@@ -1,5 +1,5 @@
-//! One snapshot a second of the running service, made once for however many look; and more of them
-//! for whoever cannot wait for the next.
+//! One snapshot a second of the running service, shared by all readers; and more of them for a
+//! reader that cannot wait for the next.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,10 +39,10 @@ use pillarbox_store::{DrainOrder, NodeLoad, SeenFrom};
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait of an operator for new answers of the store.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Snapshots without a message after which other nodes may have this one's part of the pace.
+/// Snapshots without a message after which other nodes may have this one's part of the rate.
 const IDLE_LOOKS: usize = 10;
 
-/// Maker of snapshots.
+/// Maker of snapshots of the running service.
 #[derive(Debug)]
 pub struct Observer {
     pub(super) parts: Parts,
@@ -68,7 +68,7 @@ impl Observer {
         let _ = self.parts.catcher.set(catcher);
     }
 
-    /// Makes a snapshot a second for as long as it is polled, and tells those who watch.
+    /// Makes a snapshot a second for as long as it is polled, and publishes it to its watchers.
     pub(super) async fn run(self: Arc<Self>, told: watch::Sender<LiveUpdate>) {
         let parts = &self.parts;
         let mut ticks = interval(PERIOD);
@@ -87,7 +87,7 @@ impl Observer {
             self.count_waiting(&mut conditions);
             parts.alerts.observe(conditions.iter().map(Condition::observed));
             let accepted = snapshot.accepted_in_production() > before.1.accepted_in_production();
-            // Before the nodes are looked at: this one's line is of the same moment.
+            // Before the nodes are read: this one's line is of the same moment.
             parts.store.say_load(NodeLoad {
                 pending: snapshot.sending.pending.messages as u64,
                 conditions: conditions.iter().map(|one| one.code.clone()).collect(),
@@ -285,15 +285,15 @@ fn faults_of(task: Task) -> TaskFaults {
     TaskFaults { task: task.name(), count, is_recent }
 }
 
-/// Need of this node for the pace that all nodes share.
+/// Need of this node for the rate that all nodes share.
 struct Demand {
     /// Snapshots since the last message.
     idle_looks: usize,
 }
 
 impl Demand {
-    /// Looks at what is pending now, and at whether messages were accepted since the last look.
-    /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
+    /// Takes in what is pending now, and whether messages were accepted since the last update.
+    /// Returns the number of organisations that wait for the rate; at least 1 if a message has come
     /// within [`IDLE_LOOKS`].
     fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
         let is_busy = accepted || pending.open_messages > 0;

@@ -27,30 +27,29 @@ const MAX_DOMAINS: usize = 200;
 /// A page of organisations.
 #[derive(Debug, Serialize)]
 pub(super) struct OrganisationPage {
-    /// By number.
+    /// Organisations in ascending order of their number.
     organisations: Vec<Organisation>,
-    /// What to give as `after` for the next page, if there is one.
+    /// Value of `after` for the next page, if there is one.
     next: Option<u32>,
 }
 
-/// An organisation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Organisation {
     id: u32,
     name: String,
-    /// Whether its mail never goes to SES.
+    /// True if its mail never goes to SES.
     test: bool,
     paused: Option<Paused>,
     /// Its limits, with what is used of them.
     limits: Vec<LimitInUse>,
-    /// How many API keys it has.
+    /// Number of its API keys.
     key_count: usize,
     /// The first of them.
     keys: Vec<Key>,
-    /// When one of them was last used, if one was.
+    /// Last use of any of them; `None` if none was used.
     last_used_at: Option<String>,
-    /// How many sender domains it has.
+    /// Number of its sender domains.
     domain_count: usize,
     /// The first of them.
     domains: Vec<Domain>,
@@ -69,7 +68,7 @@ struct LimitInUse {
 pub(super) struct DomainPage {
     /// By organisation, then by name.
     domains: Vec<Domain>,
-    /// What to give as `after` for the next page, if there is one.
+    /// Value of `after` for the next page, if there is one.
     next: Option<String>,
 }
 

@@ -218,7 +218,7 @@ impl Operator {
         })
     }
 
-    /// Returns true if the request brings the page's key, or is of somebody who is signed in.
+    /// Returns true if the request brings the page's key, or is from a person who is signed in.
     fn is_opened(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> bool {
         self.key.opens(headers)
             || self.sign_in.opens(headers, peer, self.observer.parts.clock.now())
@@ -309,7 +309,7 @@ fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<ResponseBody> 
     }
 }
 
-/// What somebody needs who sends a first message.
+/// Data that the page needs for the steps to a first message.
 fn first_steps(parts: &Parts, admin: &Admin) -> Value {
     let scheme = if parts.tls.is_some() { "https" } else { "http" };
     let api = admin.client_address().map(|address| format!("{scheme}://{}", reached(address)));
@@ -342,14 +342,14 @@ fn help() -> Value {
     })
 }
 
-/// Where a list of suppressions goes on.
+/// Position at which a list of suppressions goes on.
 fn cursor(uri: &Uri) -> Option<SuppressionCursor> {
     let address = parameter(uri, "address")?;
     let organisation = parameter(uri, "organisation").and_then(|number| number.parse().ok());
     Some(SuppressionCursor { organisation, address })
 }
 
-/// A parameter's value; nothing where it is absent or empty.
+/// A parameter's value; `None` if it is absent or empty.
 fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = form_urlencoded::parse(uri.query()?.as_bytes());
     let mut values = pairs.filter(|(key, _)| key == name).map(|(_, value)| value.trim().to_owned());

@@ -1,10 +1,10 @@
 //! Sign-in of operators that outlives the process, beside the page's key: by a password, which is
 //! answered with a cookie, or by a header of a proxy that has signed them in. Both are off by default.
 //!
-//! The page changes nothing, so everybody who is signed in may read it and no more. A sign-in is taken
-//! only if nobody on the network can read it: over TLS, which a proxy of
-//! `operator_trusted_proxies` speaks and says so, or from this machine. The cookie is computed from
-//! the password and holds its own end, so that it is as good after a restart as before.
+//! The page changes nothing, so a person who is signed in may read it and no more. A sign-in is
+//! taken only if the network cannot read it: over TLS, which a proxy of `operator_trusted_proxies`
+//! speaks and says so, or from this machine. The cookie is computed from the password and holds its
+//! own end, so that it is still valid after a restart.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,18 +23,18 @@ use subtle::ConstantTimeEq as _;
 use crate::config::OperatorSignIn;
 use pillarbox_domain::time::Timestamp;
 
-/// How long a sign-in by password lasts.
+/// Duration of a sign-in by password.
 const LASTS: Duration = Duration::from_hours(7 * 24);
-/// Tries of a password in a minute, of everybody together.
+/// Limit of password tries in a minute, over all clients.
 const TRIES: usize = 10;
 const TRIES_PERIOD: Duration = Duration::from_mins(1);
-/// Rounds by which the key of cookies is made from the password (RFC 8018, section 5.2), so that nobody
-/// who has a cookie can try many passwords.
+/// Rounds by which the key of cookies is made from the password (RFC 8018, section 5.2), so that
+/// the owner of a cookie cannot try many passwords.
 const ROUNDS: u32 = 20_000;
 /// Salt of that key: one password has one key, before a restart and after it.
 const SALT: &[u8] = b"pillarbox operators' page";
 const COOKIE_NAME: &str = "pillarbox-page";
-/// A browser takes a cookie of such a name from nobody but this host, over TLS (RFC 6265bis, section
+/// A browser accepts a cookie of such a name only from this host, over TLS (RFC 6265bis, section
 /// 4.1.3.2).
 const SECURE_COOKIE_NAME: &str = "__Host-pillarbox-page";
 
@@ -46,22 +46,22 @@ pub(super) struct SignIn {
     ways: OperatorSignIn,
     /// Key of the cookies; `None` without a password.
     key: Option<[u8; 32]>,
-    /// When a password was wrong.
+    /// Times of wrong passwords.
     tries: Mutex<VecDeque<Instant>>,
 }
 
-/// How a request came.
+/// Way of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
     /// By a proxy to which its client speaks TLS.
     Tls,
-    /// From this machine.
+    /// Connection from this machine.
     Loopback,
     /// Over a network on which others may read.
     Open,
 }
 
-/// Reason why somebody is not signed in.
+/// Reason why a person is not signed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotSignedIn {
     /// There is no password, or it must not come this way.
@@ -97,7 +97,7 @@ impl SignIn {
         self.key.is_some() && self.transport(headers, peer) != Transport::Open
     }
 
-    /// Returns true if the request is of somebody who is signed in.
+    /// Returns true if the request is from a person who is signed in.
     pub(super) fn opens(&self, headers: &HeaderMap, peer: Option<IpAddr>, now: Timestamp) -> bool {
         let transport = self.transport(headers, peer);
         if transport == Transport::Open || !is_of_this_page(headers, transport) {
@@ -131,7 +131,7 @@ impl SignIn {
         if tries.len() >= TRIES {
             return Err(NotSignedIn::TooManyTries);
         }
-        // Digests, so that the time tells nothing of the length.
+        // Digests, so that the time does not depend on the length.
         let digest = |text: &str| Sha256::digest(text.as_bytes());
         if !bool::from(digest(password).ct_eq(&digest(wanted.expose_secret()))) {
             tries.push_back(Instant::now());
@@ -167,7 +167,7 @@ impl SignIn {
         }
     }
 
-    /// Returns true if a proxy names the person. From everybody else, the header counts for nothing.
+    /// Returns true if a proxy names the person. The header of every other client is ignored.
     fn is_signed_in_by_proxy(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> bool {
         let Some(name) = &self.ways.user_header else { return false };
         self.is_proxy(peer) && only(headers, name).is_some_and(|user| !user.trim().is_empty())

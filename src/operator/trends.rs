@@ -10,7 +10,7 @@ use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_store::organisation_counts::OrganisationCounts;
 
-/// How exactly the last minutes and the last day are looked at.
+/// Steps in which the last minutes and the last day are kept.
 const LATELY_STEP: Duration = Duration::from_secs(10);
 const DAY_STEP: Duration = Duration::from_hours(1);
 
@@ -20,12 +20,13 @@ pub(super) struct Trends {
     totals: Window<Totals>,
     minutes: Window<Accounts>,
     day: Window<Accounts>,
-    /// When nothing was left to send, or a message was sent, the last time, and how many were sent by then.
+    /// Last time at which nothing was left to send, or a message was sent, and the number sent by
+    /// then.
     progress: (Instant, u64),
 }
 
 impl Trends {
-    /// Begins now.
+    /// Begins the windows now.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             totals: Window::new(LATELY, LATELY_STEP, now),
@@ -107,7 +108,7 @@ impl<T: Default> Window<T> {
 }
 
 impl Window<Accounts> {
-    /// What an organisation's counts have grown by since the window's beginning.
+    /// Growth of an organisation's counts since the window's beginning.
     fn since(
         &self,
         id: Option<OrganisationId>,

@@ -1,6 +1,6 @@
 //! Captured mail of test organisations: the last messages of each, within a number and within bytes.
 //!
-//! In memory only. Knows neither how a message was sent nor who looks at it.
+//! In memory only. Knows neither how a message was sent nor who reads it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

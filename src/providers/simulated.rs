@@ -39,7 +39,7 @@ pub struct SimulatedProvider {
     /// Captured messages; `None` if none are to be kept.
     captured: Option<Arc<CapturedByOrganisation>>,
     waiting: Mutex<Waiting>,
-    /// Told when an event waits that may be the first.
+    /// Notified when an event waits that may be the first.
     changed: Notify,
     /// Room of the events, in KiB.
     room: Arc<Semaphore>,
@@ -62,7 +62,7 @@ struct WaitingEvent {
 }
 
 impl SimulatedProvider {
-    /// A simulator that keeps the messages for operators to look at, or does not.
+    /// A simulator that keeps the messages for operators, or does not.
     pub fn new(capture: Capture) -> Self {
         Self {
             ses: InProcessSes::new(EVENT_DELAY),
@@ -81,7 +81,7 @@ impl SimulatedProvider {
         self.captured.as_ref()
     }
 
-    /// Answers a call.
+    /// Answers a call as SES would.
     pub(super) async fn send(&self, envelope: &Envelope<'_>, request: RequestBody) -> Outcome {
         sleep(Duration::from_millis(fastrand::u64(LATENCY_MILLIS))).await;
         let (outcome, events) = match self.judge(envelope, &request) {

@@ -9,16 +9,16 @@ use pillarbox_domain::id::OrganisationId;
 use pillarbox_runtime::shared_limits::{self, Exhausted};
 
 /// Memory of a pending message beyond its encoded request and the text of its envelope, in bytes:
-/// its entry, its turn, their share of the maps that hold them, and the head of its record in the
-/// arena.
+/// its entry, its position in the queue, their share of the maps that hold them, and the head of
+/// its record in the arena.
 const FIXED_CHARGE: usize = 400;
 
-/// What the least of messages takes up: its charge, and a line or two with their addresses.
+/// Charge of the smallest message, with a line or two and their addresses.
 const LEAST_MESSAGE: usize = FIXED_CHARGE + 624;
 
 /// Over how long the speed of release is measured.
 const MEASURED_OVER: Duration = Duration::from_secs(1);
-/// What a client is told at least and at most.
+/// Shortest and longest wait that a client is asked for.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
@@ -36,10 +36,10 @@ pub type Reservation = shared_limits::Reservation<OrganisationId>;
 /// A message has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom {
-    /// What is used up.
+    /// Budget that is used up: the whole, or the organisation's share.
     pub exhausted: Exhausted,
-    /// When there should be room, at the speed at which messages have been leaving; within what a
-    /// client can be asked to wait.
+    /// Wait until there should be room, at the speed at which messages have been leaving; within
+    /// the limits of what a client can be asked to wait.
     pub retry_after: Duration,
 }
 
@@ -50,19 +50,19 @@ impl NoRoom {
     }
 }
 
-/// How fast bytes are released.
+/// Speed at which bytes are released.
 #[derive(Debug)]
 struct Speed {
     measured_at: Instant,
-    /// What had been released by then, since the start.
+    /// Bytes that had been released by then, since the start.
     released: u64,
     bytes_per_second: f64,
 }
 
-/// How full a budget is.
+/// Fill level of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
-    /// There is room.
+    /// The budget has room.
     Room,
     /// Less than a twentieth is left: a large message may find no room.
     NearlyFull,
@@ -71,7 +71,7 @@ pub enum Fill {
 }
 
 impl Fill {
-    /// How full a budget of `max` bytes is with `in_use` of them taken.
+    /// Fill level of a budget of `max` bytes with `in_use` of them taken.
     pub fn of(in_use: usize, max: usize) -> Self {
         let left = max.saturating_sub(in_use);
         if left < LEAST_MESSAGE {
@@ -147,18 +147,18 @@ impl Budget {
         self.shared.greatest_share()
     }
 
-    /// How many bytes are reserved.
+    /// Number of bytes that are reserved.
     pub fn in_use(&self) -> usize {
         self.shared.in_use()
     }
 
-    /// How many bytes may be reserved in all.
+    /// Number of bytes that may be reserved in all.
     pub fn max(&self) -> usize {
         self.shared.max()
     }
 
-    /// Changes how many bytes may be reserved in all. Where more are in use, they stay, and no
-    /// more are reserved until enough are released.
+    /// Changes the number of bytes that may be reserved in all. If more are in use, they stay, and
+    /// no more are reserved until enough are released.
     pub fn set_max(&self, max: usize) {
         self.shared.set_max(max);
     }

@@ -1,7 +1,7 @@
 //! Claims: messages that are taken out of the queue, and the calls that are made for them.
 //!
-//! A claim owns its message until it ends it or puts it back. If a claim is dropped before, be it that
-//! its task panicked or that nobody polls its future any more, the message waits again.
+//! A claim owns its message until it ends it or puts it back. If a claim is dropped before, because
+//! its task panicked or its future is not polled any more, the message waits again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
 use pillarbox_domain::time::Timestamp;
 
-/// How long a message waits whose claim was dropped. Whatever ended its holder may end the next one.
+/// Wait of a message whose claim was dropped. The fault that ended its holder may end the next one.
 pub(super) const INTERRUPTED_WAIT: Duration = Duration::from_secs(1);
 
-/// What is open about a message because an earlier claim of it was dropped.
+/// Open question about a message because an earlier claim of it was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interruption {
-    /// Nothing: none was.
+    /// No claim was dropped.
     None,
     /// Its end may be on its record. No call was under way.
     BeforeCall,
@@ -35,21 +35,21 @@ pub enum Interruption {
 /// One message taken out of the queue.
 #[must_use = "the message waits again if its claim is dropped"]
 pub struct Claim {
-    /// The message.
+    /// Message that was taken out.
     pub message: PendingMessage,
     /// Calls to the provider that were started.
     pub attempts: u32,
-    /// Whether one of them may have been accepted.
+    /// State of the doubt: one of them may have been accepted, or none was.
     pub acceptance: Acceptance,
-    /// What an earlier claim that was dropped has left open.
+    /// Open question that an earlier, dropped claim has left.
     pub interruption: Interruption,
-    /// Why it is not to be sent any more, if it was cancelled during an earlier claim.
+    /// Reason why it is not to be sent any more, if it was cancelled during an earlier claim.
     pub cancellation: Option<Cancellation>,
     queue: Arc<MessageQueue>,
     hold: Hold,
 }
 
-/// Whether a claim still has to give its message back.
+/// State of a claim: it still has to give its message back, or has done so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     Held,
@@ -74,7 +74,7 @@ impl Claim {
         taken.into_iter().map(|taken| Self::new(taken, queue)).collect()
     }
 
-    /// The message's id.
+    /// Id of the message.
     pub fn id(&self) -> MessageId {
         self.message.id
     }
@@ -93,8 +93,8 @@ impl Claim {
         self.keep(CallState::Idle, Instant::now());
     }
 
-    /// Takes note that the provider has accepted the message, so that a later process does not send
-    /// it again, whatever happens before that is in the store.
+    /// Takes note that the provider has accepted the message. A later process does not send it
+    /// again, even if this process ends before the store has it.
     pub fn was_sent(&self, ses_message_id: &str, sent_at: Timestamp) {
         let ses_message_id = ses_message_id.to_owned();
         self.keep(CallState::Answered { ses_message_id, sent_at }, Instant::now());
@@ -105,8 +105,8 @@ impl Claim {
         self.keep(CallState::Idle, Instant::now());
     }
 
-    /// Takes note that the message has failed, so that a later process does not send it, whatever
-    /// happens before that is in the store.
+    /// Takes note that the message has failed. A later process does not send it, even if this
+    /// process ends before the store has it.
     pub fn has_failed(&mut self, failure: &Failure, acceptance: Acceptance) {
         self.acceptance = self.acceptance.or(acceptance);
         self.keep(CallState::Failed(failure.clone()), Instant::now());
@@ -133,14 +133,13 @@ impl Claim {
         self.give_back(|entries, id| entries.put_back(id, due, acceptance))
     }
 
-    /// Puts the message back to where it was before its first call, as [`Claim::put_back`] does.
+    /// Puts the message back to its state before its first call, as [`Claim::put_back`] does.
     pub fn put_back_as_new(self) -> Option<(Self, Transition)> {
         self.keep(self.state_without_call(), self.message.accepted_at);
         self.give_back(Entries::put_back_as_new)
     }
 
-    /// Puts the message back, due at `due`, without anything having become of it; else as
-    /// [`Claim::put_back`] does.
+    /// Puts the message back, due at `due`, without an attempt; else as [`Claim::put_back`] does.
     pub fn put_back_untried(self, due: Instant) -> Option<(Self, Transition)> {
         self.keep(self.state_without_call(), due);
         self.give_back(|entries, id| entries.put_back_untried(id, due))

@@ -1,10 +1,10 @@
-//! When messages of the queue are due.
+//! Times at which messages of the queue are due.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When a message is due: at once, or at a time, in nanoseconds since the queue was made.
+/// Time at which a message is due: at once, or at a time, in nanoseconds since the queue was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due(u64);
 

@@ -20,7 +20,7 @@ use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::terms::{Priority, whole_millis};
 
-/// How many messages of a selection are looked at while the queue is locked; about as many as
+/// Number of messages of a selection that are handled while the queue is locked; about as many as
 /// share a commit.
 const SELECTION_STEP: usize = 500;
 
@@ -84,7 +84,7 @@ struct Entry {
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
-    /// Why it is not to be sent again once its claim ends.
+    /// Reason why it is not to be sent again once its claim ends.
     cancellation: Option<Cancellation>,
     interruption: Interruption,
 }
@@ -114,9 +114,9 @@ pub(super) struct Taken {
     pub(super) cancellation: Option<Cancellation>,
 }
 
-/// What follows for a claimed message that is put back.
+/// Next step of a claimed message that is put back.
 pub(super) enum PutBack {
-    /// It waits.
+    /// It waits for its next attempt.
     Waits,
     /// It is not pending any more.
     Gone(Option<Removed>),
@@ -135,7 +135,7 @@ enum Place {
     Returning(Proof),
 }
 
-/// Whether an event proved, while the message was taken out, that it was sent.
+/// Proof by an event, while the message was taken out, that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     None,
@@ -184,7 +184,7 @@ impl Entry {
         }
     }
 
-    /// Unpacks the message.
+    /// Unpacks the message, with its body from the arena.
     fn message(&self, bodies: &BodyStore) -> PendingMessage {
         PendingMessage {
             id: self.id,
@@ -271,7 +271,7 @@ impl Entries {
         }
     }
 
-    /// Takes out a message that waits, at another time than its turn.
+    /// Takes out a message that waits, before its attempt is due.
     fn claim_waiting(&mut self, id: MessageId) -> Option<Taken> {
         let entry = self.by_id.get_mut(&id).filter(|entry| entry.place == Place::Waiting)?;
         self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
@@ -319,7 +319,7 @@ impl Entries {
         is_first
     }
 
-    /// How much is pending, with so many bytes of the budget in use.
+    /// Returns the pending messages as numbers, with so many bytes of the budget in use.
     pub(super) fn pending(&self, bytes: usize) -> Pending {
         let messages = self.by_id.len();
         let paused = self.queue.paused_messages(OrganisationKind::Production);
@@ -428,7 +428,7 @@ impl Entries {
                 Place::Waiting if self.queue.is_paused(organisation) => {
                     forecaster.forecast.paused += 1;
                 }
-                // Neither the provider nor the pace holds it up.
+                // The message waits for neither the provider nor the rate.
                 _ if entry.kind == OrganisationKind::Test => {}
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting if any_held && is_held() => forecaster.forecast.domain += 1,

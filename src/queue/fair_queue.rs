@@ -1,7 +1,7 @@
-//! Fair queue of waiting messages: by turns between organisations, measured in recipients; within
-//! an organisation by priority, then in the order of acceptance, also for retries whose time has come.
+//! Fair queue of waiting messages: organisations alternate, measured in recipients; within an
+//! organisation by priority, then in the order of acceptance, also for retries whose time has come.
 //!
-//! Test organisations have turns and calls of their own: they take none of production's. Knows
+//! Test organisations have an order and calls of their own: they take none of production's. Knows
 //! neither bodies nor the outcome of a call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,7 +18,7 @@ use pillarbox_domain::terms::Priority;
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// The measure of its turns' times.
+    /// Time base of its entries.
     pub(super) times: DueTimes,
     queues: HashMap<OrganisationId, OrganisationQueue>,
     /// Organisations that an operator has paused. None of their messages is next, so they have no
@@ -38,13 +38,13 @@ struct Order {
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
-    /// Organisations of which no message was due, or could go, at the last look, the earliest
+    /// Organisations of which no message was due, or could go, at the last check, the earliest
     /// first.
     asleep: BTreeSet<(Due, OrganisationId)>,
     /// Calls under way for all of them.
     calls: usize,
     /// Share up to which organisations have been served. One that was absent, or had to be passed
-    /// over, goes on from here: it neither waits for others' backlog nor makes up for lost turns.
+    /// over, goes on from here: it neither waits for others' backlog nor makes up for the time.
     served: u64,
 }
 
@@ -53,7 +53,7 @@ struct OrganisationQueue {
     lanes: Lanes,
     /// Recipients served so far, in the common measure.
     share: u64,
-    /// Calls under way.
+    /// Number of calls under way.
     calls: usize,
     gate: Gate,
     /// The kind in whose order it has its rank.
@@ -61,7 +61,7 @@ struct OrganisationQueue {
     rank: Rank,
 }
 
-/// Where an organisation stands in its order.
+/// Position of an organisation in its order.
 #[derive(Debug, Clone, Copy)]
 enum Rank {
     Ready { calls: usize, share: u64 },
@@ -70,7 +70,7 @@ enum Rank {
 }
 
 impl FairQueue {
-    /// Adds a turn of an organisation of this kind; returns `true` if that changes when its
+    /// Adds a message of an organisation of this kind; returns `true` if that changes when its
     /// organisation's next message may go.
     pub(super) fn add(
         &mut self,
@@ -103,7 +103,7 @@ impl FairQueue {
         }
     }
 
-    /// Takes note of an organisation's kind. From here on, it has its turns among others of its kind.
+    /// Takes note of an organisation's kind. From here on, it is served among others of its kind.
     pub(super) fn learn(&mut self, organisation: OrganisationId, kind: OrganisationKind) {
         // One whose gate was set before its first message has a queue already.
         if kind == OrganisationKind::Test && self.tests.insert(organisation) {
@@ -158,13 +158,13 @@ impl FairQueue {
         self.order(kind).calls
     }
 
-    /// Organisations of production with a message that was due at the last look: those that wait
-    /// for the pace.
+    /// Organisations of production with a message that was due at the last check: those that wait
+    /// for the rate.
     pub(super) fn due_organisations(&self) -> usize {
         self.production.ready.values().map(BTreeSet::len).sum()
     }
 
-    /// When the next call for an organisation of this kind may start.
+    /// Time from which the next call for an organisation of this kind may start.
     pub(super) fn next(&mut self, kind: OrganisationKind, now: Instant, max_calls: usize) -> Next {
         self.wake(kind, now);
         let order = self.order(kind);
@@ -178,7 +178,7 @@ impl FairQueue {
         }
     }
 
-    /// Offers every later turn to be taken at `now`.
+    /// Offers to make each later message due at `now`.
     pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
         let now = self.times.at(now);
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
@@ -208,7 +208,7 @@ impl FairQueue {
     }
 
     /// Takes note that a message that was taken out is no longer: if it was the one that tried a
-    /// paused domain and told nothing about it, the next one tries.
+    /// paused domain and brought no result, the next one tries.
     pub(super) fn returned(
         &mut self,
         organisation: OrganisationId,
@@ -236,7 +236,7 @@ impl FairQueue {
         }
     }
 
-    /// Whether an operator has paused an organisation.
+    /// True if an operator has paused an organisation.
     pub(super) fn is_paused(&self, organisation: OrganisationId) -> bool {
         self.paused.contains(&organisation)
     }
@@ -261,24 +261,24 @@ impl FairQueue {
         self.queues.get(&organisation).map_or(0, |queue| queue.lanes.len_of(domain))
     }
 
-    /// Whether an organisation has messages that wait or are being sent.
+    /// True if an organisation has messages that wait or are being sent.
     pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
         let queue = self.queues.get(&organisation);
         queue.is_some_and(|queue| !queue.lanes.is_empty() || queue.calls > 0)
     }
 
-    /// Whether messages wait because their domain is paused.
+    /// True if messages wait because their domain is paused.
     pub(super) fn is_held(&self, organisation: OrganisationId, domain: DomainHash) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
     }
 
-    /// Whether messages from a domain have to wait, though none may be there.
+    /// True if messages from a domain have to wait, even if there are none.
     #[cfg(test)]
     pub(super) fn is_closed(&self, organisation: OrganisationId, domain: DomainHash) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_closed(domain))
     }
 
-    /// Whether messages wait because any domain is paused.
+    /// True if messages wait because a domain is paused.
     pub(super) fn any_held(&self) -> bool {
         self.queues.values().any(|queue| queue.lanes.any_held())
     }
@@ -336,8 +336,8 @@ impl FairQueue {
         }
     }
 
-    /// Puts an organisation where its first message belongs: among the asleep, until the next
-    /// look wakes those that are due.
+    /// Puts an organisation into the position of its first message: among the asleep, until the
+    /// next check wakes those that are due.
     fn rank(&mut self, organisation: OrganisationId) {
         let kind = self.kind(organisation);
         let Some(queue) = self.queues.get_mut(&organisation) else { return };

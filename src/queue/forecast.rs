@@ -15,12 +15,12 @@ pub struct DrainForecast {
     pub retry: usize,
     /// An operator has paused the organisation.
     pub paused: usize,
-    /// The pace or the daily quota lets no more messages go within the drain.
+    /// The rate or the daily quota lets no more messages go within the drain.
     pub pace: usize,
 }
 
 impl DrainForecast {
-    /// All of them.
+    /// Number of messages in all.
     pub const fn messages(&self) -> usize {
         self.provider + self.domain + self.retry + self.paused + self.pace
     }
@@ -42,7 +42,7 @@ impl<F: Fn(OrganisationId) -> bool> Forecaster<F> {
         Self { end, is_refused, recipients_left: recipients, forecast }
     }
 
-    /// Takes account of a message that nothing but the pace holds back.
+    /// Adds a message that only the rate holds back.
     pub(super) fn goes(&mut self, recipients: u32) {
         let recipients = f64::from(recipients);
         if self.recipients_left >= recipients {

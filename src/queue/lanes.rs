@@ -4,7 +4,7 @@
 //! its priority has no message for goes to the other one, and is not saved up.
 //!
 //! A domain that the provider does not accept for now holds up its own lane and nothing else: its
-//! messages stay where they are and cost nothing until one of them may try the domain again.
+//! messages stay in place and cost nothing until one of them may try the domain again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -20,7 +20,7 @@ const PLACES: u8 = 10;
 /// First of these places that is not the high priority's.
 const FIRST_NORMAL_PLACE: u8 = 9;
 
-/// Most messages that are looked at in one step because their time has come.
+/// Most messages that become due in one step.
 const DUE_STEP: usize = 4_096;
 
 /// A message with the time at which it is due. Every pending message has one, so it is small.
@@ -46,11 +46,11 @@ impl Keyed for MessageId {
     }
 }
 
-/// Decision whether a turn is brought forward.
+/// Decision whether a message is brought forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Forward {
     Taken,
-    /// The turn stays where it was.
+    /// The message stays in its position.
     Left,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Lanes {
 struct Firsts {
     /// Of each lane that lets one go now, by its rank.
     ready: BTreeSet<(MessageId, DomainHash)>,
-    /// When the next one of each lane may go.
+    /// Time from which the next one of each lane may go.
     later: BTreeSet<(Due, DomainHash)>,
 }
 
@@ -95,14 +95,14 @@ struct Lane {
 struct Waiting {
     /// Those whose time has come, in the order of acceptance.
     ready: Sorted<MessageId>,
-    /// Those that are due later, or whose time has come since the last look.
+    /// Those that are due later, or that became due since the last check.
     later: Sorted<Turn>,
 }
 
 /// One for each priority, in their order.
 type ByPriority<T> = [T; Priority::ALL.len()];
 
-/// Which messages of a lane may go.
+/// Gate of a lane: the messages that may go.
 #[derive(Debug, Clone, Copy)]
 enum Gate {
     /// All, as they become due.
@@ -137,7 +137,7 @@ impl Waiting {
         }
     }
 
-    /// When the first of them may go, if there is one.
+    /// Time from which the first of them may go, if there is one.
     fn next(&self) -> Option<Due> {
         if self.ready.is_empty() {
             self.later.first().map(|turn| turn.due)
@@ -174,8 +174,8 @@ impl Lane {
         }
     }
 
-    /// Looks at what has become due by `now`, up to `limit` messages; returns how many these were,
-    /// or one if the gate has opened.
+    /// Moves up to `limit` messages that are due by `now`; returns how many these were, or one if
+    /// the gate has opened.
     fn wake(&mut self, now: Due, limit: usize) -> usize {
         let mut woken = 0;
         if let Gate::Closed(until) = self.gate
@@ -212,12 +212,12 @@ impl Lanes {
         self.by_domain.is_empty()
     }
 
-    /// How many messages wait.
+    /// Number of messages that wait.
     pub(super) fn len(&self) -> usize {
         self.by_domain.values().map(Lane::len).sum()
     }
 
-    /// When the next message may go.
+    /// Time from which the next message may go.
     pub(super) fn next(&self) -> Option<Due> {
         if self.by_priority.iter().any(|firsts| !firsts.ready.is_empty()) {
             return Some(Due::AT_ONCE);
@@ -225,7 +225,7 @@ impl Lanes {
         self.by_priority.iter().filter_map(|firsts| firsts.later.first()).map(|(due, _)| *due).min()
     }
 
-    /// How many messages wait that are from a domain.
+    /// Number of messages that wait and are from a domain.
     pub(super) fn len_of(&self, domain: DomainHash) -> usize {
         self.by_domain.get(&domain).map_or(0, Lane::len)
     }
@@ -262,7 +262,7 @@ impl Lanes {
         taken
     }
 
-    /// Looks at what has become due by `now`.
+    /// Moves messages that are due by `now` to the ready ones.
     fn wake(&mut self, now: Due) {
         let mut left = DUE_STEP;
         for priority in Priority::ALL {
@@ -291,7 +291,7 @@ impl Lanes {
         self.change(domain, |lane| lane.gate = newest.map_or(Gate::Open, reopened));
     }
 
-    /// A message that was taken out came back or is gone, and told nothing of its domain.
+    /// A message that was taken out came back or has ended, without a result for its domain.
     pub(super) fn returned(&mut self, domain: DomainHash, id: MessageId) {
         let Some(lane) = self.by_domain.get(&domain) else { return };
         if let Gate::Trying(trying, until) = lane.gate
@@ -315,7 +315,7 @@ impl Lanes {
         self.by_domain.values().any(Lane::is_held)
     }
 
-    /// Offers every later turn to be taken at `now`.
+    /// Offers to make each later message due at `now`.
     pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Turn) -> Forward) {
         let domains: Vec<DomainHash> = self.by_domain.keys().copied().collect();
         for domain in domains {

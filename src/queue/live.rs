@@ -1,5 +1,5 @@
-//! A pending message as readers see it: what memory knows, or another node has told, laid over the
-//! stored row.
+//! A pending message as readers see it: the state in memory, or another node's report, laid over
+//! the stored row.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use pillarbox_domain::message::{Failure, Message, Status};
 /// Time in which a message may have come further.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Waits before a pending message is looked at again.
+/// Waits before a pending message is read again.
 pub async fn live_changes() {
     sleep(POLL).await;
 }
 
-/// How a pending message stands this moment.
+/// State of a pending message at this moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Live {
     /// It waits for an attempt.
     Waiting {
-        /// What keeps every message from being sent, where something does.
+        /// Problem that keeps every message from being sent, if there is one.
         obstacle: Option<Failure>,
     },
     /// A call is under way.
@@ -30,14 +30,14 @@ pub enum Live {
     },
 }
 
-/// What a reader sees of a message.
+/// Reader's view of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View<'a> {
-    /// Its status.
+    /// Status at this moment.
     pub status: Status,
     /// Calls that were started.
     pub attempts: u32,
-    /// Why it is not sent, or not yet: the message's own failure before the common obstacle.
+    /// Reason why it is not sent, or not yet: the message's own failure before the common obstacle.
     pub failure: Option<&'a Failure>,
 }
 

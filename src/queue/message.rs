@@ -38,7 +38,7 @@ impl RequestParts for Body {
 
 /// A message that is to be accepted.
 pub struct AcceptedMessage {
-    /// The message.
+    /// Id of the message.
     pub id: MessageId,
     /// Kind of its organisation.
     pub kind: OrganisationKind,
@@ -82,7 +82,7 @@ impl EncodedRequest {
         }
     }
 
-    /// Bytes of both.
+    /// Bytes of the request and the envelope together.
     pub fn len_bytes(&self) -> usize {
         self.text.len()
     }
@@ -98,9 +98,9 @@ pub struct HeldMessage {
 /// A message to be sent. Its body is in the arena as long as any clone of this lives.
 #[derive(Debug, Clone)]
 pub struct PendingMessage {
-    /// The message.
+    /// Id of the message.
     pub id: MessageId,
-    /// Its organisation.
+    /// Organisation of the message.
     pub organisation: OrganisationId,
     /// Kind of its organisation, which decides who takes its calls.
     pub kind: OrganisationKind,
@@ -110,7 +110,7 @@ pub struct PendingMessage {
     pub priority: Priority,
     /// Time of acceptance.
     pub accepted_at: Instant,
-    /// How long after that it may be sent, if that has an end of its own.
+    /// Time after its acceptance for which it may be sent; `None` if `retry_for` applies.
     pub expires_in: Option<Duration>,
     /// The suppressions that it was checked against; `None` if that was in an earlier process.
     pub suppression_epoch: Option<u64>,

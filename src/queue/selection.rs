@@ -1,6 +1,6 @@
 //! Selections of pending messages that are to be cancelled.
 //!
-//! Knows nothing of the store: whoever cancels records the end of what is taken out.
+//! Knows nothing of the store: the caller records the end of the messages that it takes out.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub enum Selection {
     Ids(BTreeSet<MessageId>),
     /// Those of an organisation.
     Organisation {
-        /// Which organisation.
+        /// Organisation of the messages.
         organisation: OrganisationId,
         /// Only those that this API key has posted.
         key: Option<KeyId>,
@@ -25,7 +25,7 @@ pub enum Selection {
     },
 }
 
-/// Whether the cancellation of one message reached the process that holds it.
+/// Result of a cancellation's way to the process that holds the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReach {
     /// It did: the message has ended, or is not tried again after the call that is under way.
@@ -34,7 +34,7 @@ pub enum CancelReach {
     Nobody,
 }
 
-/// Part of a selection that was looked at in one step.
+/// Part of a selection that was handled in one step.
 #[derive(Debug)]
 pub struct Selected {
     /// Messages that waited and are taken out now.

@@ -211,7 +211,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Insert(u16, u16),
-        /// Behind all others.
+        /// The entry goes behind all others.
         Append(u16),
         Remove(u16),
         PopFirst,

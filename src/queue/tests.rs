@@ -16,7 +16,7 @@ mod terms;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
-/// A test organisation.
+/// Id of a test organisation.
 const STAGING: OrganisationId = OrganisationId(9);
 /// More calls than any of these tests has under way.
 const MANY: usize = 1 << 20;
@@ -25,7 +25,7 @@ struct Fixture {
     queue: Arc<MessageQueue>,
     ids: MessageIds,
     now: Instant,
-    /// What is taken out.
+    /// Messages that are taken out.
     claims: RefCell<HashMap<MessageId, Claim>>,
 }
 
@@ -143,7 +143,7 @@ impl Fixture {
         self.queue.next(OrganisationKind::Production, now, MANY)
     }
 
-    /// The organisations whose calls start now, in turn, with at most `max` under way.
+    /// The organisations whose calls start now, in order, with at most `max` under way.
     fn start_all(&self, max: usize) -> (Vec<OrganisationId>, Vec<Call>) {
         let (mut organisations, mut calls) = (Vec::new(), Vec::new());
         while let Some(message) = self.claim_within(self.now, max) {
@@ -262,7 +262,7 @@ fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
     // The first accepted tries the domain, and until its outcome is known no other goes.
     assert_eq!(fixture.claim_at(until).unwrap().id, first);
     assert_eq!(fixture.next(until), Next::Never);
-    // It told nothing of the domain, so the next one tries.
+    // It brought no result for the domain, so the next one tries.
     let due = until + Duration::from_mins(1);
     let retry = due + Duration::from_secs(1);
     fixture.put_back(first, retry, Acceptance::Excluded);
@@ -515,7 +515,7 @@ fn what_waits_is_cancelled_at_once_by_organisation_key_domain_or_id() {
     let unknown = fixture.ids.next(Timestamp::from_unix_millis(1));
     let named = Selection::Ids([first, unknown].into());
     assert_eq!(cancel(&fixture, &named), (vec![first], 0, 1));
-    // They are claimed: whoever took them out ends them.
+    // They are claimed: the holder of the claim ends them.
     assert_eq!(cancel(&fixture, &of(None, None)), (Vec::new(), 0, 3));
     assert_eq!(fixture.claim().id, others);
     assert_eq!(fixture.next(fixture.now), Next::Never);

@@ -15,7 +15,7 @@ use pillarbox_store::{ListError, Lister, MessagePage, Store};
 
 /// The most messages of one page.
 pub const MAX_PAGE: usize = 1_000;
-/// The most messages that are counted at one time: as many rows as the store looks at for a page.
+/// The most messages that are counted at one time: as many rows as the store reads for a page.
 const MAX_COUNTED: usize = 10_000;
 
 /// A page, newest first.
@@ -23,20 +23,20 @@ const MAX_COUNTED: usize = 10_000;
 pub struct Listing {
     /// The messages, each with its live state. A page may be short, or empty, and not the last.
     pub messages: Vec<(Message, Option<Live>)>,
-    /// What the next page's messages are older than; nothing at the end.
+    /// Id that the next page's messages are older than; `None` at the end.
     pub next: Option<MessageId>,
-    /// How many rows were looked at.
+    /// Number of rows that were read.
     pub looked_at: usize,
 }
 
 /// Messages by organisation and outcome.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// How many there are of each.
+    /// Number of messages by organisation and outcome.
     pub messages: BTreeMap<(OrganisationId, MessageOutcome), u64>,
-    /// What the messages that are not counted yet are older than; nothing at the end.
+    /// Id that the messages that are not counted yet are older than; `None` at the end.
     pub next: Option<MessageId>,
-    /// How many rows were looked at.
+    /// Number of rows that were read.
     pub looked_at: usize,
 }
 
@@ -47,9 +47,9 @@ struct Wanted {
     outcome: Option<MessageOutcome>,
 }
 
-/// What `then` makes of a list of at most `limit` messages. The status and the outcome that
-/// `filter` asks for are those of this moment, as `live` has it: that a call is under way is not
-/// stored.
+/// Passes at most `limit` messages to `then` and returns its result. The status and the outcome
+/// that `filter` asks for are those of this moment, as `live` has it: that a call is under way is
+/// not stored.
 pub async fn list<T: Send + 'static>(
     store: &Store,
     lister: Lister,
@@ -61,13 +61,13 @@ pub async fn list<T: Send + 'static>(
 ) -> Result<T, ListError> {
     let limit = limit.clamp(1, MAX_PAGE);
     let (wanted, is_laid_over) = Wanted::of(&mut filter);
-    // Rows are told apart only after they are read: few of them may be wanted.
+    // Rows are filtered only after they are read: few of them may be wanted.
     let read = if is_laid_over { MAX_PAGE } else { limit };
     let lay_over = move |page| then(laid_over(page, live, wanted, limit));
     store.list_then(lister, filter, read, window_now, lay_over).await
 }
 
-/// Counts the newest messages, as many as one read looks at.
+/// Counts the newest messages, as many as one read returns.
 pub async fn count(
     store: &Store,
     lister: Lister,

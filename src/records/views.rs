@@ -1,7 +1,7 @@
-//! Views of messages and their events: what API clients and operators read, as JSON has it.
+//! Views of messages and their events: the JSON for API clients and operators.
 //!
-//! The one place where the names of these fields are written down. Knows neither who asks nor how
-//! the answer travels.
+//! The one place where the names of these fields are written down. Knows neither the caller nor the
+//! transport.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +18,20 @@ use pillarbox_domain::timeline::{Entry, Step};
 
 pub mod resend;
 
-/// Record of a message (specification section 2.2). What memory knows is laid over a row that is
+/// Record of a message (specification section 2.2). The state in memory is laid over a row that is
 /// not final yet; a failure of the message's own stays visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageView {
-    /// Identifier.
+    /// Id of the message.
     pub id: String,
-    /// Status this moment.
+    /// Status at this moment.
     pub status: String,
     /// Recipients as given: to, cc and bcc.
     pub to: Vec<String>,
-    /// Subject.
+    /// Subject of the message.
     pub subject: String,
-    /// Tag.
+    /// Tag of the message.
     pub tag: String,
     /// The client's own names and values, if it gave any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct MessageView {
     pub created_at: String,
     /// Time at which the provider accepted it.
     pub sent_at: Option<String>,
-    /// Latest event.
+    /// Latest event; `None` before the first.
     pub last_event: Option<LastEventView>,
     /// True if it is of a test organisation, whose mail never goes to the provider.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -63,7 +63,7 @@ pub struct MessageView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureView {
-    /// Kind.
+    /// Code of the failure.
     pub code: String,
     /// Sentence about what happened.
     pub message: String,
@@ -76,10 +76,10 @@ pub struct FailureView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEventView {
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The provider's time.
+    /// Time of the event by the provider's clock.
     pub occurred_at: String,
 }
 
@@ -87,14 +87,14 @@ pub struct LastEventView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The provider's time.
+    /// Time of the event by the provider's clock.
     pub occurred_at: String,
     /// Recipients that it concerns.
     pub recipients: Vec<String>,
-    /// What the provider told of it.
+    /// Details that the provider reported.
     pub detail: DetailView,
 }
 
@@ -102,10 +102,11 @@ pub struct EventView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineEntryView {
-    /// When it happened. Missing for what was left out, and for an end whose time was not kept.
+    /// Time at which it happened. Missing for a mark of omitted entries, and for an end whose time
+    /// was not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// What happened.
+    /// Kind of the entry.
     pub what: String,
     /// Number of the attempt, from 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,10 +114,10 @@ pub struct TimelineEntryView {
     /// Reason, if it failed.
     #[serde(flatten)]
     pub failure: Option<FailureView>,
-    /// When the next attempt was to follow, at the earliest.
+    /// Earliest time of the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<String>,
-    /// The event.
+    /// Event, if the entry is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventView>,
     /// Attempts that were left out.
@@ -128,9 +129,9 @@ pub struct TimelineEntryView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedEventView {
-    /// Identifier, the same whenever and however it is read.
+    /// Identifier, the same in every read and delivery.
     pub id: String,
-    /// Type.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub event_type: String,
     /// Time at which the change was committed.
@@ -146,9 +147,9 @@ pub struct FeedEventView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedDataView {
-    /// The message's identifier.
+    /// Id of the message.
     pub id: String,
-    /// Status.
+    /// Status of the message.
     pub status: String,
     /// Recipients as given: to, cc and bcc.
     pub to: Vec<String>,

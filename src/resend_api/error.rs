@@ -10,7 +10,7 @@ use pillarbox_domain::request::FieldError;
 use pillarbox_domain::usage::Period;
 use pillarbox_http::rejection::{Rejection, WrittenAnswer};
 
-/// Whether a request has an API key, be it valid or not.
+/// Presence of an API key in a request, valid or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyGiven {
     Yes,

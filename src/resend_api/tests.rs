@@ -1,4 +1,4 @@
-//! What the document says, held against what the code does.
+//! Compares the `OpenAPI` document with the code.
 
 use std::collections::BTreeSet;
 

@@ -56,12 +56,12 @@ pub(super) const PARAMETERS: [&str; 3] = ["limit", "after", "before"];
 /// The field of a draft that tags become.
 const METADATA: &str = "metadata";
 
-/// An email's document. What is read of it borrows from it.
+/// An email's document. The values that are read borrow from it.
 #[derive(Debug)]
 pub(super) struct EmailDocument<'a>(Json<'a>);
 
 impl<'a> EmailDocument<'a> {
-    /// Reads a body as one JSON object, without a look at its fields.
+    /// Reads a body as one JSON object, without checking its fields.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
         json::parse(body, Form::ObjectWithBytes).map(Self)
     }
@@ -77,7 +77,7 @@ impl<'a> EmailDocument<'a> {
 pub(super) struct BatchDocument<'a>(Json<'a>);
 
 impl<'a> BatchDocument<'a> {
-    /// Reads a body as one JSON array, without a look at its elements.
+    /// Reads a body as one JSON array, without checking its elements.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
         json::parse(body, Form::ArrayWithBytes).map(Self)
     }
@@ -201,7 +201,7 @@ fn refuse(name: &str, value: &Json<'_>) -> Result<(), FieldError> {
     }
 }
 
-/// Returns true for a header that says once more where replies go: some frameworks send both.
+/// Returns true for a header that repeats the reply address: some frameworks send both.
 fn repeats((name, value): (&str, &str), reply_to: &[&str]) -> bool {
     if !name.eq_ignore_ascii_case("Reply-To") || reply_to.is_empty() {
         return false;
@@ -285,7 +285,7 @@ fn content<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>, 
     }
 }
 
-/// Which of the organisation's messages to list, from a request's query.
+/// Filter and page of a listing of the organisation's messages, from a request's query.
 #[derive(Debug, Default)]
 pub(super) struct ListQuery {
     pub(super) filter: MessageFilter,
@@ -341,7 +341,7 @@ pub(super) fn accepted_batch(mode: BatchMode, answers: &[Result<Accepted, ApiErr
     })
 }
 
-/// A message's record.
+/// Encodes a message's record.
 pub(super) fn record(message: Message) -> Bytes {
     to_json(&EmailView::new(message))
 }

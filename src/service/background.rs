@@ -31,7 +31,7 @@ use pillarbox_ses::sqs::SqsQueue;
 use pillarbox_store::{DrainOrder, Store};
 
 /// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
-/// balancer that looks every second or two sends nothing any more by then.
+/// balancer that checks every second or two sends nothing any more by then.
 const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 
 /// Sends until the service stops.
@@ -73,10 +73,10 @@ pub(super) fn process_events(
     events
 }
 
-/// What delivers to endpoints.
+/// Delivery to endpoints.
 #[derive(Debug)]
 pub(super) struct Delivering {
-    /// It stops once this is gone.
+    /// It stops once this is dropped.
     go_on: Option<watch::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -123,7 +123,7 @@ async fn deliver_by_turns(
     }
 }
 
-/// Ends once the sender is gone.
+/// Ends once the sender is dropped.
 async fn dropped(mut sender: watch::Receiver<()>) {
     while sender.changed().await.is_ok() {}
 }
@@ -164,8 +164,8 @@ async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intak
     }
 }
 
-/// Has the sending rate follow the quota that SES gives, and the configuration's. Returns where a new
-/// configuration's goes, and what SES has told of the account.
+/// Has the sending rate follow the quota that SES gives, and the configuration's. Returns the
+/// sender for a new configuration's rate, and the receiver of the account's state.
 pub(super) fn follow_quota(
     tasks: &mut JoinSet<()>,
     config: &Config,
@@ -183,8 +183,8 @@ pub(super) fn follow_quota(
     (max_rate, account)
 }
 
-/// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
-/// state of domains, and the history.
+/// Tasks beside requests and sending: the file's time stamp, the purge, the use of keys, the state
+/// of domains, and the history.
 pub(super) fn upkeep(
     keeper: Timekeeper,
     store: &Store,
@@ -227,7 +227,7 @@ pub(super) fn upkeep(
     (tasks, history)
 }
 
-/// Tells operators of what happens, if they have a receiver.
+/// Sends alerts to operators, if they have a receiver.
 pub(super) fn alert(
     tasks: &mut JoinSet<()>,
     config: &Config,

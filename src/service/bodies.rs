@@ -72,8 +72,8 @@ pub(super) struct Bodies {
 
 impl FoundArenas {
     pub(super) fn new(left: Vec<LeftArena>, keep: KeepBodies) -> Self {
-        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots look like this one's;
-        // but memory does not outlive a boot, so there are none.
+        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots cannot be
+        // distinguished from this one's; but memory does not outlive a boot, so there are none.
         let boot = boot_id().unwrap_or_else(|problem| {
             warn!(%problem, "cannot read the identity of the machine's boot; going on without it. If the unit has \
                  ProcSubset=pid, remove that line");
@@ -150,7 +150,7 @@ impl RefusedArena {
     }
 }
 
-/// Gives up arenas that are not wanted, once nothing can fail any more; returns the others.
+/// Releases arenas that are not wanted, once nothing can fail any more; returns the others.
 pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> {
     let (unwanted, others): (Vec<_>, Vec<_>) =
         refused.into_iter().partition(|one| one.why == Unused::NotWanted);
@@ -170,7 +170,7 @@ pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> 
     others
 }
 
-/// Gives up all bodies that the service manager has kept.
+/// Releases all bodies that the service manager has kept.
 pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
     let what = "the service manager cannot be reached to drop the bodies (--drop-bodies), so it still \
                 keeps them; start the service again by its unit";

@@ -29,7 +29,7 @@ pub(super) struct Captured {
 }
 
 impl Captured {
-    /// What the simulator of `dev` is given, beside what test organisations send.
+    /// Mail that the simulator of `dev` is given, beside that of test organisations.
     pub(super) fn of_dev(dev: CapturedMail, tests: Option<&Arc<CapturedByOrganisation>>) -> Self {
         Self { dev: Some(dev), tests: tests.cloned() }
     }

@@ -41,16 +41,16 @@ use pillarbox_store::{
 };
 
 const ORGANISATION: &str = StoreOwner::ORGANISATION_OF_DEV;
-/// How many events are read at one time to be logged.
+/// Number of events that are read at one time to be logged.
 const EVENTS_AT_ONCE: usize = 100;
 const DOMAIN: &str = "example.com";
 /// The administration socket's name in the data directory.
 const SOCKET: &str = "admin.sock";
-/// The port where applications submit over SMTP, if nothing else is said.
+/// Default port for SMTP submission.
 const SMTP_PORT: u16 = 8587;
 /// The port of the API in Resend's shape, if nothing else is said.
 const RESEND_PORT: u16 = 8028;
-/// How long the simulator takes to deliver, to be watched by a person.
+/// Delay of the simulator's deliveries, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's configuration set, and what it publishes: all that `aws setup` asks for.
 const CONFIGURATION_SET: &str = "dev";
@@ -66,31 +66,32 @@ const EVENT_DESTINATION: &str = r#"{
 /// The simulator's own key pair; it opens nothing else.
 const ACCESS_KEY: &str = "simulator";
 
-/// Page for a browser that opens the clients' address. `{page}` stands for the operators' page.
+/// Page for a browser that opens the clients' address. `{page}` is the place of the operators'
+/// page.
 const WELCOME: &str = include_str!("welcome.html");
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone)]
 pub struct DevOptions {
-    /// Where clients send and read, in place of the configuration's address.
+    /// Address of the API, in place of the configuration's.
     pub listen: Option<SocketAddr>,
-    /// Where operators look, in place of the configuration's address.
+    /// Address of the operators' page, in place of the configuration's.
     pub operator_listen: Option<SocketAddr>,
-    /// Where everything is kept; a temporary directory where it is not given.
+    /// Directory of the data; a temporary one if it is not given.
     pub data_dir: Option<PathBuf>,
-    /// The API key to use; a new one where it is not given.
+    /// The API key to use; a new one if it is not given.
     pub api_key: Option<ApiKey>,
-    /// An endpoint that is told of every event.
+    /// An endpoint that receives every event.
     pub webhook: Option<WebhookUrl>,
-    /// Where applications submit over SMTP, in place of the configuration's address.
+    /// Address of SMTP submission, in place of the configuration's.
     pub smtp_listen: Option<SocketAddr>,
-    /// Where clients of the API in Resend's shape come in, in place of the configuration's address.
+    /// Address of the API in Resend's shape, in place of the configuration's.
     pub resend_listen: Option<SocketAddr>,
-    /// Everything else.
+    /// Configuration for all other keys.
     pub config: Config,
 }
 
-/// Returns what `dev --check` tells: what it needs is checked already.
+/// Returns the facts that `dev --check` prints, which the caller checks.
 pub fn check_dev(options: &DevOptions) -> ProgramCheck {
     ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -184,7 +185,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
         () = async {}, if is_to_stop => false,
         () = signals.next() => false,
         () = log_events(service.store()) => false,
-        // The terminal is gone, and with it whoever tried it out.
+        // The terminal was closed.
         _ = hangup.recv() => false,
         () = service.restart_asked() => true,
     };
@@ -205,7 +206,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
     } else {
         Ended::Stopped(stop(service, signals, || drop(temporary)).await)
     };
-    // The service is gone, and nobody else waits for an answer of the simulator.
+    // The service has stopped, and it was the only client of the simulator.
     drop(simulator);
     Ok(ended)
 }
@@ -222,7 +223,7 @@ async fn log_events(store: &Store) {
         loop {
             let now = Clock::system().now();
             let page = store.feed(organisation.id, after, types, EVENTS_AT_ONCE, now).await;
-            // What cannot be read is logged where it is read, and is still there the next time.
+            // A read error is logged by the reader, and the event is still there the next time.
             let Ok(FeedPage { entries, next }) = page else { break };
             entries.iter().for_each(log_event);
             after = next;
@@ -270,8 +271,8 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
     Ok(simulator)
 }
 
-/// The configuration, on the simulator whatever it says of SES, and with its socket among its own
-/// data.
+/// The configuration, on the simulator for all that it says of SES, and with its socket among its
+/// own data.
 fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Config {
     let mut config = with_addresses(options);
     if config.smtp == config::Smtp::default() {
@@ -280,13 +281,13 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     config.resend_listen = config.resend_listen.or_else(|| Some(free_address(RESEND_PORT)));
     let wanted = config.max_connections;
     if wanted == Config::default().max_connections {
-        // Nobody has asked for so many, and a trial needs less.
+        // No caller needs so many, and a trial needs less.
         let in_flight = config.sending.max_in_flight;
         config.max_connections = listeners::quiet_room_for_clients(wanted, in_flight);
     }
     data_dir.clone_into(&mut config.data_dir);
     config.admin_socket = data_dir.join(SOCKET);
-    // First all of it: nothing that the configuration says of SES may lead to SES.
+    // First all of it: no key of the configuration may lead to SES.
     config.ses = Config::default().ses;
     config.ses.region = Options::default().region;
     config.ses.endpoint =
@@ -308,7 +309,7 @@ fn with_addresses(options: &DevOptions) -> Config {
 }
 
 /// Refuses if other processes listen on addresses that are needed, and names all of them: a second
-/// `dev` meets more than one. What the program before had bound is ours.
+/// `dev` meets more than one. Addresses that the program before had bound are ours.
 fn require_free_addresses(options: &DevOptions, inherited: &Inherited) -> Result<(), ServiceError> {
     let own = &inherited.own;
     let own = [&own.clients, &own.operators, &own.smtp, &own.resend].into_iter().flatten();
@@ -411,7 +412,7 @@ fn print_welcome(
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
     });
-    // Whoever reads it may have enough: that is no reason to stop.
+    // The reader may have closed the pipe: that is no reason to stop.
     let _ = writeln!(
         io::stdout(),
         "\

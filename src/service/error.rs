@@ -1,4 +1,4 @@
-//! Why the service cannot start.
+//! Reason why the service cannot start.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -83,15 +83,15 @@ impl fmt::Display for TakenAddresses {
     }
 }
 
-/// Why the service cannot start.
+/// Reason why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The store cannot be opened.
     #[error("cannot open the store in {}: {source}", directory.display())]
     Store {
-        /// The data directory.
+        /// Path of the data directory.
         directory: PathBuf,
-        /// Why.
+        /// Error of the store.
         source: OpenError,
     },
     /// The database cannot be joined.
@@ -106,7 +106,7 @@ pub enum ServiceError {
         data_dir.display()
     )]
     DirectoryInUse {
-        /// The data directory.
+        /// Path of the data directory.
         data_dir: PathBuf,
     },
     /// An address cannot be listened on.
@@ -115,11 +115,11 @@ pub enum ServiceError {
          port", listener.setting()
     )]
     Listen {
-        /// Who would listen there.
+        /// Listener that needs the address.
         listener: ListenerName,
-        /// The address.
+        /// Address from the configuration.
         address: SocketAddr,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// Other processes listen on addresses that `dev` needs.
@@ -131,7 +131,7 @@ pub enum ServiceError {
          unencrypted; give tls.certificate and tls.key"
     )]
     SmtpInClear {
-        /// The address.
+        /// Address from the configuration.
         address: SocketAddr,
     },
     /// The API in Resend's shape is to be served in clear on an address that is not of this machine
@@ -141,7 +141,7 @@ pub enum ServiceError {
          API keys would be sent unencrypted; give tls.certificate and tls.key"
     )]
     ResendInClear {
-        /// The address.
+        /// Address from the configuration.
         address: SocketAddr,
     },
     /// The administration socket cannot be made.
@@ -162,9 +162,9 @@ pub enum ServiceError {
     /// Something else of the operating system.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Failed operation, as a sentence's part.
         what: &'static str,
-        /// Why it failed.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

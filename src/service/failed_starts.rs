@@ -96,9 +96,9 @@ impl HandedBodies {
         }
     }
 
-    /// Ends a start that failed by `error`: tells the service manager, waits, and returns the exit
-    /// code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`]; a signal
-    /// ends it.
+    /// Ends a start that failed by `error`: informs the service manager, waits, and returns the
+    /// exit code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`];
+    /// a signal ends it.
     pub fn failed(&self, error: &str) -> u8 {
         let failures = count_failure();
         let wait = wait_after(failures);
@@ -110,7 +110,7 @@ impl HandedBodies {
             self.summary(),
             wait.as_secs()
         );
-        // Neither may be there to be told.
+        // There may be no supervisor.
         let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
         let _ = writeln!(io::stderr(), "pillarbox: {status}");
         match wait_or_signal(wait) {

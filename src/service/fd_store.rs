@@ -1,9 +1,10 @@
 //! The service manager's store of descriptors (`sd_notify(3)`, `FDSTORE=1`): it keeps the memory with
 //! the bodies of pending messages while no process of the service runs.
 //!
-//! systemd tells since version 254 how many descriptors it keeps (`FDSTORE` in the environment), and
-//! nothing if it keeps none. Before, it tells nothing at all. So if nothing is told, a socket is
-//! stored beside the memory: a manager that does not keep it closes it, which this process sees.
+//! Since version 254, systemd sets the number of descriptors that it keeps (`FDSTORE` in the
+//! environment), and nothing if it keeps none. Earlier versions never set it. So if it is not set,
+//! a socket is stored beside the memory: a manager that does not keep it closes it, which this
+//! process sees.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -23,13 +24,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Result of storing the memory: who keeps it while no process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
-    /// The service manager.
+    /// The service manager keeps it.
     ByManager,
-    /// Nobody.
+    /// Nothing keeps it.
     ByNobody(NotKept),
 }
 
-/// Reason why nobody keeps the memory.
+/// Reason why the memory is not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotKept {
     /// No service manager started this process.
@@ -62,11 +63,11 @@ impl fmt::Display for NotKept {
 /// Memory that the service manager keeps as the arena before it is sent any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// Nothing.
+    /// No descriptor.
     Nothing,
     /// The memory that this process uses.
     This,
-    /// Other memory alone.
+    /// Only other memory.
     Other,
 }
 

@@ -110,7 +110,7 @@ impl Arena {
         }
     }
 
-    /// Waits until it is known who keeps it. If that takes too long, nobody does: the next program
+    /// Waits until the keeper is known. If that takes too long, there is none: the next program
     /// stores it anew.
     async fn known_by(&self, end: Instant) {
         if timeout_at(end, self.kept.subscribe().wait_for(Option::is_some)).await.is_ok() {

@@ -23,9 +23,9 @@ pub(super) const CLIENTS: &str = "clients";
 /// Other names of the clients' socket: of one without a name, and the unit's own, which systemd takes
 /// if there is no `FileDescriptorName=`.
 const ALSO_CLIENTS: [&str; 3] = ["", "unknown", "pillarbox.socket"];
-/// Name of the socket where SMTP sessions begin in plain text.
+/// Name of the socket at which SMTP sessions begin in plain text.
 pub(super) const SMTP: &str = "smtp";
-/// Name of the socket where SMTP sessions begin with TLS.
+/// Name of the socket at which SMTP sessions begin with TLS.
 pub(super) const SMTPS: &str = "smtps";
 /// Name of the socket of the API in Resend's shape.
 pub(super) const RESEND: &str = "resend";
@@ -37,7 +37,7 @@ pub(super) const PROBE: &str = "probe";
 pub(super) const OPERATORS: &str = "operators";
 /// Name of the temporary data directory of `dev`.
 pub(super) const DIRECTORY: &str = "directory";
-/// Name of anything that tells the program to stop at once.
+/// Name of the descriptor whose presence stops the program at once.
 pub(super) const STOP: &str = "stop";
 /// Begins the name of the administration socket.
 const ADMIN: &str = "admin";
@@ -49,11 +49,11 @@ const NAMES: &str = "LISTEN_FDNAMES";
 /// Descriptors that were handed over.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// A supervisor's socket where clients send and read.
+    /// A supervisor's socket of the API.
     pub clients: Option<TcpListener>,
-    /// A supervisor's socket where SMTP sessions begin in plain text.
+    /// A supervisor's socket at which SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
-    /// A supervisor's socket where SMTP sessions begin with TLS.
+    /// A supervisor's socket at which SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
     /// A supervisor's socket of the API in Resend's shape.
     pub resend: Option<TcpListener>,
@@ -66,7 +66,7 @@ pub struct Inherited {
 /// Memory with bodies that an earlier program has left.
 #[derive(Debug)]
 pub struct LeftArena {
-    /// The memory.
+    /// Descriptor of the memory.
     pub memory: OwnedFd,
     /// Its keeper, besides this process.
     pub keeper: ArenaKeeper,
@@ -77,7 +77,7 @@ pub struct LeftArena {
 /// Keeper of memory that was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArenaKeeper {
-    /// The service manager.
+    /// The service manager keeps it.
     Manager,
     /// This process alone: the program before had opened it.
     Process,
@@ -86,11 +86,11 @@ pub enum ArenaKeeper {
 /// Descriptors that the program before in this process had opened itself.
 #[derive(Debug, Default)]
 pub struct OwnDescriptors {
-    /// Socket where clients send and read.
+    /// Socket of the API.
     pub clients: Option<TcpListener>,
-    /// Socket where SMTP sessions begin in plain text.
+    /// Socket at which SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
-    /// Socket where SMTP sessions begin with TLS.
+    /// Socket at which SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
     /// Socket of the API in Resend's shape.
     pub resend: Option<TcpListener>,
@@ -280,7 +280,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// Returns the remedy for a second one, at which nobody would ever answer.
+    /// Returns the remedy for a second one, at which nothing would answer.
     fn advice(self) -> &'static str {
         match self {
             Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",
@@ -303,7 +303,7 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
                  the socket's unit say {CLIENTS}, {SMTP}, {SMTPS} or {RESEND}, or do not hand it over"
             ))
         })?;
-        // Of several arenas, one is used and the others are told of.
+        // Of several arenas, one is used and the others are reported.
         if slots.contains(&slot) && !matches!(slot, Slot::Arena | Slot::Probe) {
             let advice = slot.advice();
             return Err(io::Error::other(format!(

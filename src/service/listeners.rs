@@ -33,32 +33,32 @@ use pillarbox_http::limits::Limits;
 use pillarbox_http::tls::Tls;
 use pillarbox_runtime::tasks::Task;
 
-/// How long operators' requests in flight have at the end.
+/// Time limit of operators' requests in flight at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// File descriptors that are needed beside clients and calls to the provider: operators'
 /// connections, refusals, administration, files.
 const OTHERS: usize = 600;
 
-/// Who opened a listener's socket, which was handed over or was not, and so keeps it when this
-/// process ends: connections may wait in a supervisor's for the next process.
+/// Opener of a listener's socket, which keeps it when this process ends: connections may wait in a
+/// supervisor's for the next process.
 fn opener(inherited: Option<&std::net::TcpListener>) -> SocketOpener {
     inherited.map_or(SocketOpener::Service, |_| SocketOpener::Supervisor)
 }
 
-/// The listeners.
+/// Listeners of the service, bound and not yet served.
 pub(super) struct Listeners {
-    /// Where clients come in.
+    /// Listener of the API.
     pub(super) clients: TcpListener,
-    /// What TLS is spoken with there, if it is.
+    /// TLS of the client listeners; `None` if they have none.
     pub(super) tls: Option<Arc<Tls>>,
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) owner: SocketOpener,
-    /// Where clients of the API in Resend's shape come in, if they do, and the address of that.
+    /// Listener of the API in Resend's shape and its address; `None` if it is off.
     pub(super) resend: Option<(TcpListener, SocketAddr)>,
-    /// Where messages are submitted over SMTP.
+    /// Listeners of SMTP submission.
     pub(super) smtp: Vec<SmtpListener>,
-    /// Where operators look, and the address of that, with the port that it was given.
+    /// Listener of the operators' page, and its address with the port in use.
     pub(super) operators: (TcpListener, SocketAddr),
     /// Copies of all of them.
     pub(super) copies: ListenerCopies,
@@ -94,7 +94,7 @@ pub(super) struct SmtpListener {
 }
 
 impl SmtpListener {
-    /// What commands are told of it.
+    /// Facts about it that commands receive.
     pub(super) fn told(&self) -> status::SmtpListener {
         status::SmtpListener {
             address: self.address,
@@ -108,7 +108,8 @@ impl SmtpListener {
 }
 
 impl Listeners {
-    /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
+    /// Binds them all; those of clients come from `inherited` if a supervisor has handed sockets
+    /// over.
     pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
         let own = inherited.own;
@@ -178,8 +179,8 @@ async fn bind_or_take(
     Ok((socket, address))
 }
 
-/// The same, if there is an address or a supervisor's socket. `own` stands for the address, if it is
-/// that address's.
+/// The same, if there is an address or a supervisor's socket. `own` takes the place of the address,
+/// if it is bound to it.
 async fn bind_optional(
     listener: ListenerName,
     address: Option<SocketAddr>,
@@ -238,7 +239,7 @@ async fn serve(
 pub(super) struct Submitting {
     /// Their addresses, with the ports that they were given.
     pub(super) addresses: Vec<SocketAddr>,
-    /// What serves them.
+    /// Tasks that serve them.
     pub(super) tasks: Vec<JoinHandle<()>>,
 }
 
@@ -294,7 +295,6 @@ impl Operators {
         self.observer.show_caught(catcher);
     }
 
-    /// Ends it.
     pub(super) async fn stop(self) {
         // With its end, all streams of events end.
         self.looking.abort();
@@ -334,13 +334,13 @@ pub(super) fn quiet_room_for_clients(wanted: usize, max_in_flight: usize) -> usi
 fn raise_limit_of_open_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Where it cannot be raised, it is as it was.
+    // If it cannot be raised, it stays unchanged.
     let current =
         if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
 }
 
-/// How many client connections fit: at least half of the limit is theirs.
+/// Number of client connections that fit: at least half of the limit is theirs.
 fn fitting(wanted: usize, max_in_flight: usize, limit: usize) -> usize {
     let kept = OTHERS.saturating_add(max_in_flight).min(limit / 2);
     wanted.min(limit - kept)

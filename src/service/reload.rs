@@ -13,7 +13,7 @@ use crate::service::{Service, memory_limit, settings};
 use pillarbox_http::tls::{Tls, TlsError, TlsFiles};
 use pillarbox_ses::SesClient;
 
-/// What the client listener is to speak TLS with, if it is to.
+/// TLS of the client listener, if the configuration has any.
 pub fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {
     config.tls.as_ref().map(|tls| Tls::load(&files(tls)).map(Arc::new)).transpose()
 }
@@ -45,7 +45,8 @@ impl Service {
     }
 
     /// Takes over what can change while running: all of `sending`, the budgets of bodies and
-    /// responses, the certificate, from its files anew, and the receiver of alerts. Where other keys differ, the log names them; they need a restart.
+    /// responses, the certificate, from its files anew, and the receiver of alerts. If other keys
+    /// differ, the log names them; they need a restart.
     pub fn reload(&mut self, new: &Config) {
         for key in self.needs_restart(new) {
             warn!(key, "this key has changed and takes effect at the next start");

@@ -36,7 +36,7 @@ pub enum Ended {
 }
 
 /// Runs the service until SIGTERM or SIGINT, then drains it; or until a restart is asked for.
-/// SIGHUP has the configuration read again by `load`; where that fails, everything stays as it was.
+/// SIGHUP has the configuration read again by `load`; if that fails, everything stays unchanged.
 pub async fn serve(
     config: Config,
     inherited: Inherited,
@@ -121,7 +121,7 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let region = options.region.clone();
     let simulator = Simulator::start(listener, options).await;
-    // Whoever reads it may have enough: that is no reason to stop.
+    // The reader may have closed the pipe: that is no reason to stop.
     let _ = writeln!(
         io::stdout(),
         "simulator listening on http://{} (region {region}, access key and secret: simulator)",
@@ -147,7 +147,7 @@ pub(super) async fn stop(service: Service, mut signals: Signals, clean_up: impl 
     }
 }
 
-/// What the next start does with messages that this process does not send.
+/// Handling by the next start of messages that this process does not send.
 pub(super) fn fate(rest: Rest) -> &'static str {
     match rest {
         Rest::Kept => "goes on with",

@@ -1,4 +1,4 @@
-//! The store in the service: opened, and what was found there told in the log.
+//! The store in the service: opens it, and logs what it found.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -27,7 +27,7 @@ use pillarbox_store::{
 const NODE_FILE: &str = "node";
 /// Exit code of a node that the others took for dead: `EX_TEMPFAIL` of sysexits.h.
 const EXIT_FENCED: i32 = 75;
-/// How often the store looks at its file.
+/// Interval between two checks of the store's file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between two times that the use of API keys is stored. A crash forgets at most what came
 /// since the last one.
@@ -230,7 +230,7 @@ fn leftovers(directory: &Path) -> String {
     if names.is_empty() { String::new() } else { format!(". There is: {}", names.join(", ")) }
 }
 
-/// Has the store look at its file again and again, so that an idle service notices a loss, too.
+/// Has the store check its file again and again, so that an idle service notices a loss, too.
 pub(super) async fn watch_file(store: Store) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -248,7 +248,8 @@ pub(super) async fn store_key_use(store: Store) {
     }
 }
 
-/// Saves what the store holds if its file is not in its place; the log says where, or what is lost.
+/// Saves what the store holds if its file is not in its place; the log has the path, or what is
+/// lost.
 pub(super) async fn save_lost_file(store: &Store, clock: &Clock) {
     match store.save_lost_file(clock.now()).await {
         Ok(None) => {}

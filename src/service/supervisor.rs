@@ -1,7 +1,7 @@
-//! What the service tells systemd, by `sd_notify(3)`: that it is ready, that it reloads or stops,
-//! how it is doing, and that it is alive.
+//! Reports to systemd, by `sd_notify(3)`: that the service is ready, that it reloads or stops, its
+//! state, and that it is alive.
 //!
-//! Says nothing where no supervisor asks (`NOTIFY_SOCKET`). Alive means that the parts without
+//! Reports nothing if no supervisor asks (`NOTIFY_SOCKET`). Alive means that the parts without
 //! which nothing is accepted or sent answer, not merely that a timer goes off.
 
 use std::collections::VecDeque;
@@ -21,24 +21,24 @@ use crate::operator::observer::Observer;
 use pillarbox_domain::attempt::Provider;
 use pillarbox_store::Store;
 
-/// How often the status line is renewed.
+/// Interval between two updates of the status line.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
-/// What "a minute" is in the status line.
+/// Window of "a minute" in the status line.
 const MINUTE: Duration = Duration::from_mins(1);
-/// How long starting takes beyond the watch over another node.
+/// Time that starting takes beyond the watch over another node.
 const STARTING_MARGIN: Duration = Duration::from_mins(1);
-/// How long stopping takes beyond `sending.drain`: last answers, last events, closing the file.
+/// Time that stopping takes beyond `sending.drain`: last answers, last events, closing the file.
 const STOPPING_MARGIN: Duration = Duration::from_secs(40);
 
-/// Whoever started this process and waits to hear from it.
+/// Supervisor that started this process and waits for its reports.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    /// How long without a sign of life it takes this process for dead; `None` where it does not
-    /// watch.
+    /// Time without a sign of life after which it takes this process for dead; `None` if it does
+    /// not watch.
     watchdog: Option<Duration>,
 }
 
-/// What shows whether the service is alive.
+/// Parts that show that the service is alive.
 pub(super) struct Vitals<P> {
     pub(super) store: Store,
     pub(super) dispatcher: Arc<Dispatcher<P>>,

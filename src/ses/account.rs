@@ -20,7 +20,7 @@ const ESCAPED_IN_PATH: &AsciiSet =
 pub struct Account {
     /// The most recipients in a second; finite and above 0.
     pub max_send_rate: f64,
-    /// The most recipients in 24 hours; `None` where SES sets no limit.
+    /// The most recipients in 24 hours; `None` if SES sets no limit.
     pub max_24_hour_send: Option<f64>,
     /// The recipients sent to in the last 24 hours.
     pub sent_last_24_hours: f64,
@@ -45,7 +45,7 @@ pub enum EnforcementStatus {
     Probation,
     /// SES has ended sending.
     Shutdown,
-    /// The endpoint does not say, or says something else.
+    /// The endpoint returns none, or another value.
     Unknown,
 }
 
@@ -53,11 +53,11 @@ pub enum EnforcementStatus {
 /// reference, `DashboardAttributes` and `TrackingConfigurationOverrides`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engagement {
-    /// It does.
+    /// Opens or clicks are watched.
     Watched,
-    /// It does not.
+    /// Neither is watched.
     NotWatched,
-    /// It is not said here.
+    /// The answer does not have it.
     NotSaid,
 }
 
@@ -74,18 +74,18 @@ impl From<Option<&str>> for Engagement {
 /// Permission of an account to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// It may.
+    /// The account may send.
     Enabled,
     /// Sending is paused, by SES or by the account's owner.
     Disabled,
 }
 
-/// To whom an account may send.
+/// Recipients that an account may send to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// To anybody.
+    /// All recipients.
     Production,
-    /// To verified identities and the mailbox simulator alone.
+    /// Only verified identities and the mailbox simulator.
     Sandbox,
 }
 
@@ -193,8 +193,8 @@ impl SesClient {
         })
     }
 
-    /// Returns who makes the calls. It needs no permission, so it tells whether credentials are
-    /// any good.
+    /// Returns the identity of the caller. It needs no permission, so it shows whether credentials
+    /// work.
     pub async fn caller(&self) -> Result<Caller, CallError> {
         self.query(STS, None, "GetCallerIdentity", &[], |root| {
             Some(Caller { account: text(root, "Account")?, arn: text(root, "Arn")? })

@@ -20,21 +20,21 @@ use queue::Queue;
 use step::{Failure, asking};
 use topic::Topic;
 
-/// Whether anything is changed.
+/// Choice whether anything is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// What is missing is created and completed.
+    /// Missing resources are created and completed.
     Apply,
     /// Nothing is; the report says what would be.
     DryRun,
 }
 
-/// What came of it.
+/// Result of the set-up.
 #[derive(Debug)]
 pub struct Report {
     /// The steps, in the order in which they were taken.
     pub steps: Vec<Step>,
-    /// What it is about. The account is a placeholder where AWS did not tell it.
+    /// Resources by name and ARN. The account is a placeholder if AWS did not return it.
     pub resources: Resources,
     /// The configuration set's name, once it is there.
     pub configuration_set: Option<String>,
@@ -168,7 +168,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether something is there, or is only planned.
+/// Presence of a resource: it is there, or is only planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     There,

@@ -1,7 +1,7 @@
 //! The calls other than `SendEmail`, in AWS's JSON and query protocols.
 //!
-//! Those of SES wait for their turn within one call a second, its own limit, all nodes together;
-//! those of other services do not count towards it. Each is made once, and answers what it asked for or a
+//! Those of SES wait for a slot within one call a second, its own limit, all nodes together; those
+//! of other services do not count towards it. Each is made once, and returns the answer or a
 //! `CallError`. Knows no operation in particular.
 
 use std::fmt;
@@ -96,7 +96,7 @@ impl SesClient {
     }
 
     /// Calls `action` of a service in `region`, the client's own if none is named. `read` takes
-    /// what it needs from the answer's root, and gives `None` where it is not there.
+    /// what it needs from the answer's root, and returns `None` if it is missing.
     pub(super) async fn query<T>(
         &self,
         service: Service,
@@ -172,7 +172,7 @@ pub(super) fn accepted(reply: &Reply) -> Result<(), CallError> {
 pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     accepted(reply)?;
     let body = reply.body.as_ref().map_err(|error| CallError::Unreadable(error.clone()))?;
-    // The parser's own message may repeat what it read; where it stopped is enough.
+    // The parser's own message may repeat what it read; its position is enough.
     serde_json::from_slice(body).map_err(|error| {
         CallError::Unreadable(format!("line {}, column {}", error.line(), error.column()))
     })

@@ -78,7 +78,7 @@ fn is_message_id(text: &str) -> bool {
     (1..=MAX_MESSAGE_ID_BYTES).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Returns the kind of problem that an answer tells, and what else it says.
+/// Returns the kind of problem in an answer, and the rest of its meaning.
 ///
 /// SES repeats display names, addresses and domains in its messages, and clients choose them. So a
 /// sentence counts only if it is SES's own from its start, and as a whole if it repeats nothing.
@@ -90,7 +90,7 @@ fn meaning(
     sender: &DomainName<'_>,
 ) -> (ProblemKind, ProviderAnswer) {
     let (name, said) = (error.stem(), error.message.as_deref().unwrap_or_default());
-    // These say that nothing was done, whatever the status.
+    // These mean that nothing was done, with any status.
     if let Some(kind) = pace_of(name, said).or_else(|| set_up_fault(name, said)) {
         return (kind, ProviderAnswer::Expected);
     }
@@ -101,7 +101,7 @@ fn meaning(
         return (ProblemKind::Unknown, unexpected(status));
     }
     match status {
-        // Whatever is forbidden, it is not the message's fault.
+        // A ban of any kind is not the message's fault.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             (ProblemKind::DomainFault, unexpected(status))
         }
@@ -128,7 +128,7 @@ fn set_up_fault(name: &str, said: &str) -> Option<ProblemKind> {
         | "ConfigurationSetSendingPaused" => ProblemKind::AccountPaused,
         name if is_clock(name, said) => ProblemKind::ClockWrong,
         // A policy may name the identities that may send. One that leaves out this sender's must
-        // not stop the others; if it leaves out all of them, each is paused in its turn.
+        // not stop the others; if it leaves out all of them, each is paused at its first message.
         "AccessDenied" if denies_an_identity(said) => ProblemKind::DomainFault,
         name if is_access(name) => ProblemKind::SetupFault,
         "NotFound" | "ConfigurationSetDoesNotExist" | "UnknownOperation" => ProblemKind::SetupFault,
@@ -168,8 +168,8 @@ fn refusal(
     Some((kind, answer))
 }
 
-/// An answer about rate or quota, whatever its status: it says that the message was not taken.
-/// (AWS: "Errors related to the sending quotas for your Amazon SES account".)
+/// An answer about rate or quota, with any status: it says that the message was not taken. (AWS:
+/// "Errors related to the sending quotas for your Amazon SES account".)
 fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
     let by_name = match name {
         "LimitExceeded" => ProblemKind::QuotaExhausted,
@@ -182,7 +182,7 @@ fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
         | "BandwidthLimitExceeded" => ProblemKind::Throttled,
         _ => return None,
     };
-    // One name stands for both, and the sentence tells them apart.
+    // The name is the same for both; the sentence separates them.
     Some(match said.trim_end_matches('.') {
         "Daily message quota exceeded" => ProblemKind::QuotaExhausted,
         "Maximum sending rate exceeded" => ProblemKind::Throttled,
@@ -211,10 +211,10 @@ fn denies_an_identity(said: &str) -> bool {
 /// address is not verified. The following identities failed the check in region …: …".
 ///
 /// If the sender is among these, its domain is not set up at SES, and every message from it would
-/// fail alike. If only recipients are, the account is in SES's sandbox, which takes verified
-/// recipients alone: waiting does not help such a message, and pausing would hold up those that may
-/// be sent. A list that cannot be read counts as naming the sender. Either way the answer concerns
-/// nobody but this sender.
+/// fail. If only recipients are, the account is in SES's sandbox, which takes verified recipients
+/// alone: waiting does not help such a message, and pausing would hold up those that may be sent. A
+/// list that cannot be read counts as naming the sender. In both cases the answer concerns only
+/// this sender.
 fn rejection(said: &str, sender: &DomainName<'_>) -> ProblemKind {
     const PAUSED: [&str; 2] =
         ["Sending paused for this account", "Sending suspended for this account"];

@@ -1,4 +1,4 @@
-//! Configuration sets: what they do with messages, and where they publish events.
+//! Configuration sets: their handling of messages, and their event destinations.
 //!
 //! Knows nothing of what a set should do or publish.
 
@@ -27,9 +27,9 @@ pub struct EventDestination {
     /// The types of events that it publishes, such as `BOUNCE`.
     #[serde(default)]
     pub matching_event_types: Vec<String>,
-    /// The SNS topic, where it publishes to one.
+    /// The SNS topic, if it publishes to one.
     pub sns_destination: Option<SnsDestination>,
-    /// The `EventBridge` bus, where it publishes to one.
+    /// The `EventBridge` bus, if it publishes to one.
     pub event_bridge_destination: Option<EventBridgeDestination>,
 }
 
@@ -37,7 +37,7 @@ pub struct EventDestination {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SnsDestination {
-    /// The topic's ARN.
+    /// ARN of the SNS topic.
     pub topic_arn: String,
 }
 
@@ -45,18 +45,18 @@ pub struct SnsDestination {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EventBridgeDestination {
-    /// The bus's ARN.
+    /// ARN of the `EventBridge` bus.
     #[serde(default)]
     pub event_bus_arn: String,
 }
 
 impl EventDestination {
-    /// Returns true if events go from it to where a queue can have them.
+    /// Returns true if a queue can receive its events.
     pub fn is_on_a_way_back(&self) -> bool {
         self.sns_destination.is_some() || self.event_bridge_destination.is_some()
     }
 
-    /// The topic's ARN, where it publishes to one.
+    /// The topic's ARN, if it publishes to one.
     pub fn topic(&self) -> Option<&str> {
         self.sns_destination.as_ref().map(|sns| sns.topic_arn.as_str())
     }
@@ -84,7 +84,7 @@ pub struct SetOptions {
     pub sending_enabled: bool,
     /// Watching of their opens and clicks.
     pub engagement: Engagement,
-    /// The domain that rewritten links point to, where it is not SES's own.
+    /// The domain that rewritten links point to, if it is not SES's own.
     pub redirect_domain: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl SesClient {
         Ok(CallError::found(found, &NOT_FOUND)?.is_some())
     }
 
-    /// The options of the configuration set of this name; `None` where there is none.
+    /// The options of the configuration set of this name; `None` if there is none.
     pub async fn set_options(&self, name: &str) -> Result<Option<SetOptions>, CallError> {
         // The configuration takes only names that nothing has to be escaped in.
         let found = self.get::<SetAnswer>(&format!("/v2/email/configuration-sets/{name}")).await;

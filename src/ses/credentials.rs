@@ -1,10 +1,10 @@
-//! AWS credentials: found as every AWS tool finds them, kept while they are good, renewed early.
+//! AWS credentials: found as every AWS tool finds them, kept while they are valid, renewed early.
 //!
 //! Knows nothing of the calls that they sign. No secret shows in a `Debug` or an error.
 //!
 //! The chain is environment, shared profile (with roles to assume and `credential_process`), web
 //! identity, container and instance metadata v2. A profile's `sso_…` and `login_session` are not
-//! supported: a service has nobody to log in.
+//! supported: no person can log in at a service.
 
 use std::fmt;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ const RENEWAL_JITTER: Duration = Duration::from_mins(1);
 const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for which a failure to find any is the answer, so that a full queue does not ask in step.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
-/// The most of an error that is told.
+/// The longest error text that is kept.
 const MAX_REASON_CHARS: usize = 500;
 /// The time limit of a call whose provider sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ enum Loader {
 /// Result of one load; all who ask meanwhile wait for it.
 #[derive(Debug, Default)]
 struct Slot {
-    /// The credentials before: still good for a while where a renewal fails.
+    /// The credentials before: still valid for a while if a renewal fails.
     previous: Option<Keys>,
     loaded: OnceCell<Loaded>,
 }
@@ -226,7 +226,7 @@ impl CredentialCache {
 
 fn renewal(credentials: &Keys, now: Timestamp) -> Option<Timestamp> {
     let expiry = Timestamp::from(credentials.expiry()?);
-    // Without randomness there is no jitter, which harms nobody.
+    // Without randomness there is no jitter, which does no harm.
     let draw = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
     let due = expiry.minus(RENEW_BEFORE_EXPIRY).minus(RENEWAL_JITTER.mul_f64(draw));
     Some(due.max(now.plus(LEAST_RENEWAL_INTERVAL)))
@@ -269,8 +269,8 @@ impl From<CredentialsError> for LoadError {
     }
 }
 
-/// Why a profile's source is not one for a service, if that is what is wrong. The chain speaks of parts
-/// of itself that are not built in.
+/// Reason why a profile's source is not one for a service, if that is the problem. The chain's own
+/// error names parts of it that are not built in.
 fn unsupported(error: &str) -> Option<&'static str> {
     let (_, part) = error.split_once("cargo feature(s) enabled: ")?;
     Some(if part.starts_with("sso") {
@@ -293,7 +293,7 @@ fn unsupported(error: &str) -> Option<&'static str> {
 pub(super) struct Connector {
     /// For endpoints of containers and instances, which no proxy reaches.
     direct: reqwest::Client,
-    /// For STS.
+    /// Client for calls to STS.
     http: reqwest::Client,
     proxy: ProxyRule,
     timeout: Duration,
@@ -311,8 +311,8 @@ impl HttpClient for Connector {
         settings: &HttpConnectorSettings,
         _: &RuntimeComponents,
     ) -> SharedHttpConnector {
-        // One limit stands for both: a provider that allows a second to connect and one to answer
-        // (instance metadata) waits two at most where nothing is there.
+        // One limit serves for both: a provider that allows a second to connect and one to answer
+        // (instance metadata) waits two at most if nothing is there.
         let timeout = match (settings.connect_timeout(), settings.read_timeout()) {
             (Some(connect), Some(read)) => connect + read,
             (Some(limit), None) | (None, Some(limit)) => limit.max(DEFAULT_TIMEOUT),
@@ -362,7 +362,7 @@ fn converted(request: HttpRequest) -> Result<reqwest::Request, ConnectorError> {
 
 fn failed(error: reqwest::Error, proxy: &ProxyRule, url: &str) -> ConnectorError {
     let (timed_out, unconnected) = (error.is_timeout(), error.is_connect());
-    // The URL may hold what the provider was told in confidence.
+    // The URL may hold a secret that is meant for the provider.
     let source = proxy.explained(url, error_chain(&error.without_url())).into();
     let error =
         if timed_out { ConnectorError::timeout(source) } else { ConnectorError::io(source) };

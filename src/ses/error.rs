@@ -1,9 +1,9 @@
-//! Errors of calls to SES and the other AWS services: as AWS words them, and as our callers get
-//! them.
+//! Errors of calls to SES and the other AWS services: in the words of AWS, and in the form for our
+//! callers.
 //!
-//! Knows where an error's name and message stand, and not what any of them means for a message.
-//! AWS repeats addresses, display names and offending values in its messages: they are redacted
-//! before anybody sees them. Domains stay, because they tell which set-up is meant.
+//! Knows the places of an error's name and message, but not their meaning for a message. AWS
+//! repeats addresses, display names and offending values in its messages: they are redacted before
+//! anyone sees them. Domains stay, because they show the set-up that is meant.
 
 use http::StatusCode;
 
@@ -23,7 +23,7 @@ pub enum CallError {
     /// AWS refused the call.
     #[error("AWS refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
     Refused {
-        /// The HTTP status.
+        /// HTTP status of the answer.
         status: u16,
         /// The error's name, such as `TooManyRequestsException`.
         name: Option<String>,
@@ -33,7 +33,7 @@ pub enum CallError {
     /// The endpoint does not have the call: it answered so, and not as SES does.
     #[error("the endpoint does not have this call; it answered {status}")]
     NotSupported {
-        /// The HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// The answer is not what AWS answers.
@@ -154,7 +154,7 @@ pub(super) struct AwsError {
 
 impl AwsError {
     /// Reads the name from `x-amzn-errortype`, else from the body, and the message from the body
-    /// (AWS restJson1 protocol, "Operation error serialization"); both from XML where it is that.
+    /// (AWS restJson1 protocol, "Operation error serialization"); both from XML if the body is XML.
     pub(super) fn read(reply: &Reply) -> Self {
         let body = reply.body.as_deref().unwrap_or_default();
         if body.trim_ascii_start().starts_with(b"<") {
@@ -247,7 +247,7 @@ fn is_name(text: &str) -> bool {
 /// The longest message that is kept, in characters.
 pub(super) const MAX_MESSAGE_CHARS: usize = 500;
 
-/// Stands for something left out.
+/// Placeholder for a part that is left out.
 const LEFT_OUT: char = '…';
 
 /// The text without local parts, display names before an address, values that a validation

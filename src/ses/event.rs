@@ -21,7 +21,7 @@ const MAX_ENVELOPES: usize = 3;
 const TOPIC_GREETING: &str = "Successfully validated SNS topic for Amazon SES";
 /// The longest message id that is believed; SES's own have about 60 characters.
 const MAX_ID_CHARS: usize = 200;
-/// SES's word where it cannot tell, and ours where it does not.
+/// SES's own word for unknown, and ours if SES gives no type.
 const UNDETERMINED: &str = "Undetermined";
 
 /// A document of the provider.
@@ -38,13 +38,13 @@ pub enum Document {
 pub struct ProviderEvent {
     /// Our own id for the message.
     pub message: MessageTag,
-    /// The organisation's name, where the message carried it as a tag.
+    /// The organisation's name, if the message carried it as a tag.
     pub organisation: Option<String>,
     /// SES's id for the message.
     pub ses_message_id: String,
     /// The time at which SES accepted the message.
     pub accepted_at: Timestamp,
-    /// The event.
+    /// Kind of the event, with its details.
     pub kind: EventKind,
 }
 
@@ -53,7 +53,7 @@ pub struct ProviderEvent {
 pub enum MessageTag {
     /// There is no such tag: feedback notifications carry none.
     Absent,
-    /// A message id.
+    /// Id of a message.
     Id(MessageId),
     /// Something that we never wrote.
     Foreign,
@@ -62,7 +62,7 @@ pub enum MessageTag {
 /// Event of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// SES accepted it.
+    /// SES accepted the message.
     Send,
     /// Something happened to recipients.
     Recipients(Event),
@@ -79,7 +79,7 @@ impl Unreadable {
     }
 }
 
-/// Reads a document.
+/// Reads a document of an event or a notification.
 pub fn parse(text: &str) -> Result<Document, Unreadable> {
     let document = match open(text)? {
         Opened::Report(document) => document,
@@ -88,7 +88,7 @@ pub fn parse(text: &str) -> Result<Document, Unreadable> {
     let Some(name) = event_name(&document) else {
         return Err(Unreadable::new("it has neither an eventType nor a notificationType"));
     };
-    // Types of no account are told before anything else of them is read.
+    // Types of no account are reported before anything else of them is read.
     let Some(report) = ReportType::of(name) else {
         return Ok(Document::Other(shortened(name)));
     };
@@ -144,7 +144,7 @@ fn open(text: &str) -> Result<Opened, Unreadable> {
 
 fn json(text: &str) -> Result<Value, Unreadable> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
-        // The parser's own message may repeat what it read; where it stopped is enough.
+        // The parser's own message may repeat what it read; its position is enough.
         let (line, column) = (error.line(), error.column());
         Unreadable::new(format!("it is not JSON at line {line}, column {column}"))
     })?;
@@ -278,16 +278,16 @@ struct Recipient<'a> {
     diagnostic_code: Option<&'a str>,
 }
 
-/// Reads what a document of this type says happened (SES Developer Guide, "Contents of event
-/// data" and "Amazon SNS notification contents"). What SES leaves out is not made up: a bounce that
-/// names nobody concerns nobody.
+/// Reads the event of a document of this type (SES Developer Guide, "Contents of event data" and
+/// "Amazon SNS notification contents"). Missing data stays missing: a bounce without recipients
+/// concerns no recipient.
 fn read_report(
     report: ReportType,
     document: &Value,
     mail: &Mail<'_>,
     accepted_at: Timestamp,
 ) -> Result<EventKind, Unreadable> {
-    // Where SES gives an event no time of its own, the message's counts.
+    // If SES gives an event no time of its own, the message's counts.
     let at = |time: Option<&str>| time.map_or(Ok(accepted_at), |time| instant(time, "timestamp"));
     let (occurred_at, recipients, detail) = match report {
         ReportType::Send => return Ok(EventKind::Send),
@@ -376,7 +376,7 @@ fn instant(text: &str, what: &str) -> Result<Timestamp, Unreadable> {
         .map_err(|_| Unreadable::new(format!("`{what}` is not a time")))
 }
 
-/// A text of the provider's for a record, cut where it is longer than any real one.
+/// A text of the provider's for a record, cut if it is longer than any real one.
 fn bounded(text: &str) -> String {
     const MAX_BYTES: usize = 2_048;
     text[..text.floor_char_boundary(MAX_BYTES)].to_owned()

@@ -22,10 +22,10 @@ pub struct Identity {
     pub verification: Verification,
     /// SES's progress in verifying the domain.
     pub status: SetupStatus,
-    /// The reason why the last look failed, in SES's word, such as `HOST_NOT_FOUND`.
+    /// The reason why the last check failed, in SES's word, such as `HOST_NOT_FOUND`.
     pub reason: Option<String>,
     /// The Easy DKIM tokens: each is a CNAME `<token>._domainkey.<domain>` that points to
-    /// `<token>.<zone>`. None where the account brings its own key.
+    /// `<token>.<zone>`. Empty if the account brings its own key.
     pub dkim_tokens: Vec<String>,
     /// The zone that they point into; some regions have their own.
     pub dkim_zone: String,
@@ -38,16 +38,16 @@ pub struct Identity {
 /// Permission of the account to send from a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verification {
-    /// It does.
+    /// It may be sent from.
     Verified,
-    /// It does not, or not yet.
+    /// It may not be sent from, or not yet.
     Unverified,
 }
 
 /// A custom MAIL FROM domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailFrom {
-    /// The domain.
+    /// Domain of the envelope's sender.
     pub domain: String,
     /// SES's progress in finding its MX record.
     pub status: SetupStatus,
@@ -57,15 +57,15 @@ pub struct MailFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SetupStatus {
-    /// It has not been asked to look.
+    /// It has not been asked to check.
     NotStarted,
     /// It has not found them yet.
     Pending,
-    /// It found them.
+    /// It found the records.
     Success,
-    /// It has given up, or they are gone.
+    /// It has stopped the search, or the records were removed.
     Failed,
-    /// It could not look, for now.
+    /// It could not check, for now.
     TemporaryFailure,
     /// It says something that its documentation does not.
     Other,
@@ -87,7 +87,7 @@ impl From<String> for SetupStatus {
 /// Result of asking for a new identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Creation {
-    /// It was created.
+    /// The resource was created.
     Created,
     /// It had been there before, and is as it was.
     AlreadyThere,
@@ -138,7 +138,7 @@ impl SesClient {
         }
     }
 
-    /// The domain's identity; `None` where SES has none.
+    /// The domain's identity; `None` if SES has none.
     pub async fn identity(&self, domain: &DomainName<'_>) -> Result<Option<Identity>, CallError> {
         // A domain name holds nothing that a path would have to escape.
         let found = self.get::<Answer>(&format!("/v2/email/identities/{domain}")).await;
@@ -162,7 +162,7 @@ impl SesClient {
 }
 
 impl Identity {
-    /// Returns what this says of the domain. While SES looks, not being verified is no failure.
+    /// Returns the meaning for the domain. While SES checks, not being verified is no failure.
     pub fn finding(&self) -> Finding {
         match (self.verification, self.status) {
             (Verification::Verified, _) => Finding::Verified,

@@ -1,8 +1,8 @@
 //! The SES adapter: Amazon SES v2, or anything that speaks like it, over signed HTTPS.
 //!
-//! Turns an admitted message into the request SES takes, makes one call an attempt and says what
-//! it came to; asks SES about the account and its identities. It must not know of the store, of
-//! HTTP clients on our own side, or of when and in which order messages are sent.
+//! Turns an admitted message into the request SES takes, makes one call for each attempt and
+//! returns its outcome; asks SES about the account and its identities. It must not know of the
+//! store, of HTTP clients on our own side, or of when and in which order messages are sent.
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
@@ -49,12 +49,12 @@ pub(crate) mod stub;
 pub struct SesOptions {
     /// The AWS region, such as `eu-west-1`.
     pub region: String,
-    /// The endpoint's URL where it is not the region's own. One that is not AWS's stands in for
-    /// SNS, SQS and STS too. Requests over `http` are signed, but their bodies travel in clear.
+    /// The endpoint's URL if it is not the region's own. One that is not AWS's stands in for SNS,
+    /// SQS and STS too. Requests over `http` are signed, but their bodies travel in clear.
     pub endpoint: Option<String>,
     /// The configuration set that every message names.
     pub configuration_set: Option<String>,
-    /// Whether messages turn open and click tracking off for themselves.
+    /// Decision whether messages carry the header that turns open and click tracking off.
     pub tracking_override: TrackingOverride,
     /// The longest that one call may take, from connecting to the last byte of the answer. Loading
     /// credentials comes before it, and is bounded by itself.
@@ -96,7 +96,7 @@ struct Inner {
     outbound_emails: Url,
     configuration_set: Option<String>,
     tracking_override: TrackingOverride,
-    /// Whether the last message that was accepted went without the override, because the endpoint
+    /// True if the last message that was accepted went without the override, because the endpoint
     /// refused it.
     went_without_override: AtomicBool,
     spacing: CallSpacing,
@@ -141,7 +141,7 @@ impl SesClient {
         self.inner.transport.reload_credentials();
     }
 
-    /// Returns how far AWS's clock is from ours, as its last answer told.
+    /// Returns the skew of AWS's clock against ours, from its last answer.
     pub fn clock_skew(&self) -> Option<Skew> {
         self.inner.transport.skew()
     }
@@ -172,7 +172,7 @@ impl SesClient {
         self.inner.configuration_set.as_deref()
     }
 
-    /// Returns whether messages turn open and click tracking off for themselves.
+    /// Returns the decision whether messages turn open and click tracking off.
     pub fn tracking_override(&self) -> TrackingOverride {
         self.inner.tracking_override
     }

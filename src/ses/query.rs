@@ -38,12 +38,12 @@ pub(super) fn answer<T>(
     read(document.root_element()).ok_or("an element is missing")
 }
 
-/// The text of the first element of this name below `node`, whatever its namespace.
+/// The text of the first element of this name below `node`, in any namespace.
 pub(super) fn text(node: Node<'_, '_>, name: &str) -> Option<String> {
     elements(node, name).next().map(|found| found.text().unwrap_or_default().trim().to_owned())
 }
 
-/// All elements of this name below `node`, whatever their namespace.
+/// All elements of this name below `node`, in any namespace.
 pub(super) fn elements<'a, 'input>(
     node: Node<'a, 'input>,
     name: &str,

@@ -1,6 +1,6 @@
-//! Requests to AWS and their answers, whatever service is called.
+//! Requests to AWS and their answers, for every service.
 //!
-//! A request's body tells how far it got; an answer's body has a bounded length. Knows nothing of
+//! A request's body records how far it got; an answer's body has a bounded length. Knows nothing of
 //! signatures, credentials or operations.
 
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ pub(super) struct Call<'a> {
 pub(super) struct CallOptions<'a> {
     /// The region in the signature.
     pub(super) region: &'a str,
-    /// The longest that it may take, where it is not the client's own limit.
+    /// The longest that it may take, if it is not the client's own limit.
     pub(super) timeout: Option<Duration>,
     /// The longest answer that is read.
     pub(super) max_answer_bytes: usize,
@@ -60,18 +60,18 @@ pub(super) struct Reply {
     pub(super) body: Result<Bytes, String>,
 }
 
-/// A body that tells when its last byte is handed over for writing, all before it being written.
+/// A body that records when its last byte is handed over for writing, all before it being written.
 ///
 /// An error's kind does not prove that a request was not written: a time limit may end in the
 /// middle of a TLS handshake or a second after the last byte. The last byte does, because a request
 /// without all of its announced body is acted on by no server. hyper asks for more of a body as
-/// long as its buffer has room, so a long one holds its last byte back until hyper has let go of
-/// what came before. (A TLS connection may then still hold some of it, 64 KiB at most.)
+/// long as its buffer has room, so a long one holds its last byte back until hyper has dropped the
+/// bytes before. (A TLS connection may then still hold some of it, 64 KiB at most.)
 pub(super) struct WatchedBody {
     body: RequestBody,
     /// Bytes that were handed over.
     handed: usize,
-    /// Ends when nobody holds what was handed over any more; `None` if nothing was.
+    /// Ends when all bytes that were handed over are dropped; `None` if there were none.
     last_gone: Option<oneshot::Receiver<Infallible>>,
     written: Arc<AtomicBool>,
 }
@@ -81,7 +81,7 @@ pub(super) struct WatchedBody {
 #[error("the message cannot be read")]
 pub(super) struct Unreadable;
 
-/// Bytes whose owner is told when they are let go of.
+/// Bytes whose owner is notified when they are dropped.
 struct Held {
     bytes: Bytes,
     _gone: oneshot::Sender<Infallible>,
@@ -126,7 +126,7 @@ impl Body for WatchedBody {
         }
         let (from, len) = (self.handed, self.next_len());
         let is_last = len == self.left();
-        // The parts go in order, so what came before is gone with the one before.
+        // The parts are written in order, so the earlier bytes are dropped with the part before.
         if let Some(gone) = &mut self.last_gone
             && is_last
         {

@@ -34,16 +34,16 @@ pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// The message tag that carries the organisation's name; events bring it back.
 pub const ORGANISATION_TAG: &str = "pillarbox-organisation";
 
-/// Members that have SES rewrite no link and add no pixel, whatever the account and the
-/// configuration set ask for (SES API v2, `TrackingConfigurationOverrides`).
+/// Members that have SES rewrite no link and add no pixel, even if the account and the
+/// configuration set ask for it (SES API v2, `TrackingConfigurationOverrides`).
 const TRACKING_OFF: &str = r#","ConfigurationOverrides":{"Tracking":{"OpenTrackingEnabled":"DISABLED","ClickTrackingEnabled":"DISABLED"}}"#;
 
-/// What every message's request has besides the message.
+/// Parts that every message's request has besides the message.
 #[derive(Debug, Clone, Default)]
 pub struct RequestOptions {
     /// The configuration set that it names.
     pub configuration_set: Option<String>,
-    /// Whether it turns open and click tracking off.
+    /// Decision whether it turns open and click tracking off.
     pub tracking_override: TrackingOverride,
 }
 
@@ -125,7 +125,7 @@ const UTF_8: &str = r#"","Charset":"UTF-8"}"#;
 /// SES's list of `Attachment`.
 const ATTACHMENTS: &str = r#","Attachments":["#;
 
-/// The sender, which is first so that it is found at once, the recipients, and where replies go.
+/// The sender, which is first so that it is found at once, the recipients, and the reply addresses.
 fn mailboxes(admitted: &Admitted<'_>) -> Json {
     let mut json = Json(String::with_capacity(SMALL_PART));
     json.put(r#"{"FromEmailAddress":"#).text(&admitted.from_header());
@@ -203,7 +203,7 @@ const SMALL_PART: usize = 512;
 struct Json(String);
 
 impl Json {
-    /// Names and punctuation.
+    /// Appends names and punctuation.
     fn put(&mut self, json: &str) -> &mut Self {
         self.0.push_str(json);
         self
@@ -307,7 +307,8 @@ impl SesClient {
     }
 }
 
-/// Returns what an answer in SES's form means for the message with this envelope, whoever gave it.
+/// Returns the meaning of an answer in SES's form for the message with this envelope, from SES or
+/// from the simulator.
 pub fn outcome_of_answer(envelope: &Envelope<'_>, answer: Response<Bytes>) -> Outcome {
     let (parts, body) = answer.into_parts();
     let reply = Reply { status: parts.status, headers: parts.headers, body: Ok(body) };

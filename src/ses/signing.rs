@@ -1,6 +1,6 @@
 //! Signature Version 4 over exactly the method, URL, headers and bytes that are sent.
 //!
-//! Knows nothing of where credentials come from or how a request travels.
+//! Knows nothing of the source of credentials or of the transport.
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{

@@ -29,7 +29,7 @@ pub struct NotATopic;
 pub struct TopicArn(String);
 
 impl TopicArn {
-    /// Reads an ARN.
+    /// Reads an ARN of an SNS topic.
     pub fn parse(text: &str) -> Result<Self, NotATopic> {
         let parts: Vec<_> = text.split(':').collect();
         let [arn, partition, service, region, account, name] = parts[..] else {
@@ -53,7 +53,7 @@ impl TopicArn {
         }
     }
 
-    /// The ARN.
+    /// Returns the ARN as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -77,13 +77,13 @@ pub struct Subscription {
     pub arn: String,
     /// The protocol of delivery, such as `sqs`.
     pub protocol: String,
-    /// To where; with `sqs`, the queue's ARN.
+    /// Endpoint of the subscription; with `sqs`, the queue's ARN.
     pub endpoint: String,
 }
 
 impl SesClient {
-    /// A topic's attributes by name (SNS API reference, `GetTopicAttributes`); `None` where there
-    /// is no such topic.
+    /// A topic's attributes by name (SNS API reference, `GetTopicAttributes`); `None` if there is
+    /// no such topic.
     pub async fn topic_attributes(
         &self,
         topic: &TopicArn,

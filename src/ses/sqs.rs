@@ -1,8 +1,8 @@
 //! SQS, in its JSON protocol: receiving messages from a queue and deleting them; finding, creating
 //! and setting up queues.
 //!
-//! Knows nothing of what is in the messages. These calls do not count towards SES's limits, so
-//! they wait for no turn.
+//! Knows nothing of what is in the messages. These calls do not count towards SES's limits, so they
+//! do not wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +47,7 @@ pub struct SqsQueue {
     client: SesClient,
     url: String,
     endpoint: Url,
-    /// `None` where the URL does not say: then it is the client's own.
+    /// `None` if the URL does not name it: then it is the client's own.
     region: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub struct Received {
     /// The handle for deleting it.
     #[serde(rename = "ReceiptHandle")]
     pub receipt: String,
-    /// Its content.
+    /// Content of the message.
     #[serde(rename = "Body", default)]
     pub body: String,
 }
@@ -133,8 +133,8 @@ impl SqsQueue {
         Ok(failed)
     }
 
-    /// All of its attributes by name, asked where its messages are received: its region and host
-    /// need not be the client's.
+    /// All of its attributes by name, from the endpoint at which its messages are received: its
+    /// region and host need not be the client's.
     pub async fn attributes(&self) -> Result<BTreeMap<String, String>, CallError> {
         let request = json!({ "QueueUrl": self.url, "AttributeNames": ["All"] });
         Ok(self.ask::<Attributes>("AmazonSQS.GetQueueAttributes", &request, None).await?.attributes)
@@ -166,7 +166,7 @@ struct Attributes {
 }
 
 impl SesClient {
-    /// The URL of the queue of this name in the client's region; `None` where there is none.
+    /// The URL of the queue of this name in the client's region; `None` if there is none.
     pub async fn queue_url(&self, name: &str) -> Result<Option<String>, CallError> {
         let reply = self.ask_sqs("AmazonSQS.GetQueueUrl", &json!({ "QueueName": name })).await?;
         Ok(CallError::found(read::<QueueUrl>(&reply), &NOT_FOUND)?.map(|found| found.url))

@@ -15,7 +15,7 @@ use pillarbox_domain::attempt::TrackingOverride;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::proxy::ProxyRule;
 
-/// What becomes of a request.
+/// Answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     /// These bytes, and the connection stays open.
@@ -79,7 +79,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers every request alike.
+    /// Answers every request in the same way.
     pub(crate) async fn start(answer: Answer) -> Self {
         Self::with(move |_| answer.clone()).await
     }
@@ -110,7 +110,7 @@ impl Server {
         self.requests.lock().unwrap().clone()
     }
 
-    /// How many connections were made.
+    /// Number of connections that were made.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }

@@ -30,17 +30,17 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_IDLE_CONNECTIONS: usize = 256;
 /// The slowest that a body may be written, beyond the time-out of any call, in bytes per second.
 const BYTES_PER_SECOND: usize = 512 * 1024;
-/// Names of AWS's services and of sources of credentials. A look-up ends before the time to connect
-/// does, so that its error is told.
+/// Names of AWS's services and of sources of credentials. A resolution ends before the time to
+/// connect does, so that its error is reported.
 const NAMES: ResolverLimits = ResolverLimits {
     max_lookups: 16,
     patience: Duration::from_secs(4),
     kept: Duration::from_mins(10),
 };
-/// Distance of AWS's clock from ours, as its last answer's `Date` told, to about a second.
+/// Skew of AWS's clock against ours, from its last answer's `Date`, to about a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
-    /// Ours is behind.
+    /// Our clock is behind.
     Behind(Duration),
     /// Ours is ahead, or right.
     Ahead(Duration),
@@ -146,8 +146,8 @@ impl Transport {
         self.call_on(self.options(), call).await
     }
 
-    /// Makes the call once. It is repeated only where AWS refused it for expired credentials, and
-    /// so before it was acted on, and other credentials could be had.
+    /// Makes the call once. It is repeated only if AWS refused it for expired credentials, and so
+    /// before it was acted on, and other credentials could be had.
     pub(super) async fn call_on(
         &self,
         options: CallOptions<'_>,
@@ -173,7 +173,7 @@ impl Transport {
         self.credentials.reload();
     }
 
-    /// Returns how far AWS's clock is from ours, if any answer has told.
+    /// Returns the skew of AWS's clock against ours, if any answer had a date.
     pub(super) fn skew(&self) -> Option<Skew> {
         *self.skew.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -93,7 +93,8 @@ pub(super) async fn handle(
 ) -> Result<HttpResponse, ResetConnection> {
     let (parts, body) = request.into_parts();
     if let Some(error) = not_stood_in_for(&parts) {
-        // Read, so that the client reads the answer and not a reset. Whatever came, that is it.
+        // Read, so that the client reads the answer and not a reset. Any result of the read will
+        // do.
         let _ = read_body(body, MAX_BODY_BYTES, MAX_DISCARDED_BYTES).await;
         return Ok(if has_form(&parts) { sts_error(&error) } else { error.to_response() });
     }

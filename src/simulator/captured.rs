@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use super::address::RecipientFate;
 use pillarbox_domain::time::Timestamp;
 
-/// Bytes of captured messages. Beyond it the oldest are dropped, whatever their number.
+/// Bytes of captured messages. Beyond it the oldest are dropped, in any number.
 const MAX_CAPTURED_BYTES: usize = 256 * 1024 * 1024;
 
 /// A message that SES would have sent.
@@ -23,18 +23,18 @@ const MAX_CAPTURED_BYTES: usize = 256 * 1024 * 1024;
 pub struct CapturedMessage {
     /// The id that the caller was given, or would have been if the response had not been lost.
     pub id: String,
-    /// When it was accepted.
+    /// Time at which it was accepted.
     #[serde(serialize_with = "as_text")]
     pub received_at: Timestamp,
     /// The sender as given.
     pub from: String,
-    /// As given.
+    /// The recipients of `To`, as given.
     pub to: Vec<String>,
-    /// As given.
+    /// The recipients of `Cc`, as given.
     pub cc: Vec<String>,
-    /// As given.
+    /// The recipients of `Bcc`, as given.
     pub bcc: Vec<String>,
-    /// As given.
+    /// The addresses for replies, as given.
     pub reply_to: Vec<String>,
     /// The subject, not encoded.
     pub subject: String,

@@ -36,7 +36,7 @@ const KINDS: [&str; 5] = [
     "EventBridgeDestination",
     "PinpointDestination",
 ];
-/// The kinds that can lead to a queue.
+/// Destination kinds that can publish to a queue.
 const KINDS_TO_QUEUE: [&str; 2] = ["SnsDestination", "EventBridgeDestination"];
 
 /// A destination's definition, checked, and otherwise as it was given.

@@ -38,14 +38,14 @@ const SIGNING_CERTIFICATE: &str = "SimpleNotificationService-0000000000000000000
 /// Decides if accepted messages come back as events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Events {
-    /// They do not: a queue that nobody reads would only fill.
+    /// They do not: a queue without readers would only fill.
     #[default]
     Off,
-    /// They do.
+    /// Events are published.
     On(EventOptions),
 }
 
-/// When events come, and how.
+/// Kinds and delays of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventOptions {
     /// From the acceptance to its `Send` event.

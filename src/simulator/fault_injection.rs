@@ -20,8 +20,8 @@ const DEFAULT_SLOW_FOR: Duration = Duration::from_secs(15);
 pub enum Fault {
     /// Nothing goes wrong; for scripts.
     Pass,
-    /// The host is gone: every AWS call, whatever the scope, is reset as it starts and is not
-    /// counted. The simulator's own API stays, or the host could not come back.
+    /// The host is gone: every AWS call, in every scope, is reset as it starts and is not counted.
+    /// The simulator's own API stays, or the host could not come back.
     Down,
     /// The connection is reset before the call is handled.
     ResetBefore,
@@ -88,7 +88,7 @@ pub enum Fault {
 pub struct ErrorFault {
     /// The HTTP status, from 400 to 599.
     pub status: u16,
-    /// The error's name, with whatever surrounds it; empty for none.
+    /// The error's name, with the text around it; empty for none.
     #[serde(default)]
     pub name: String,
     /// The message.
@@ -285,7 +285,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// Injects no fault.
     pub fn none() -> Self {
         Self::default()
     }
@@ -373,7 +373,7 @@ impl FaultSequence {
             FaultScope::QueueCalls => call != CallKind::Queue,
         };
         let fault = match self.faults.always {
-            // A host that is down is down for everybody.
+            // A host that is down is down for all callers.
             Some(Fault::Down) => Fault::Down,
             _ if is_exempt => Fault::Pass,
             always => self.script.pop_front().or(always).unwrap_or_else(|| self.draw()),
@@ -397,7 +397,7 @@ impl FaultSequence {
     }
 }
 
-/// The kinds of calls that limits and faults tell apart.
+/// Kinds of calls that limits and faults distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// SES's `SendEmail`.

@@ -26,7 +26,7 @@ pub enum VerifiedBy {
     Lookup(u32),
     /// By the time since its creation.
     Age(Duration),
-    /// Never.
+    /// It stays unverified.
     Nothing,
 }
 
@@ -36,7 +36,7 @@ pub enum SenderCheck {
     /// Verified identities and the sub-domains of verified domains, as at SES.
     #[default]
     VerifiedOnly,
-    /// Everybody.
+    /// Any sender is accepted.
     Anyone,
 }
 
@@ -49,7 +49,7 @@ struct Identity {
 
 #[derive(Debug)]
 enum Origin {
-    /// As it is, verified for example, until told otherwise.
+    /// As it is given, verified for example, until a request changes it.
     Given(VerificationStatus),
     Created {
         at: Instant,
@@ -61,15 +61,15 @@ enum Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum VerificationStatus {
-    /// SES has not begun to look.
+    /// SES has not begun to check.
     NotStarted,
     /// SES has not found the DNS records yet.
     Pending,
-    /// SES found them.
+    /// SES found the records.
     Success,
-    /// SES has given up, or they are gone.
+    /// SES has stopped the search, or the records were removed.
     Failed,
-    /// SES could not look.
+    /// SES could not check.
     TemporaryFailure,
 }
 

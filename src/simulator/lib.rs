@@ -85,7 +85,7 @@ impl Simulator {
         Self { state, addr, stop, server: Some(server) }
     }
 
-    /// The address served.
+    /// Address that it serves, with the port in use.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -155,7 +155,7 @@ impl Simulator {
         self.state.subscribe()
     }
 
-    /// Sets the faults from now on. The script and the seed's sequence stay where they are.
+    /// Sets the faults from now on. The script and the seed's sequence stay in their positions.
     pub fn set_faults(&self, faults: Faults) {
         self.state.faults().set_faults(faults);
     }

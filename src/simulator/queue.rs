@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::random::{Probability, SeededRandom};
 use pillarbox_domain::time::Timestamp;
 
-/// Bytes of bodies kept, whatever their number.
+/// Limit of the bodies kept, in bytes, for any number of messages.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
 /// SQS: messages in flight in one standard queue.
 const MAX_IN_FLIGHT: usize = 120_000;
@@ -341,7 +341,7 @@ impl Queue {
         Ok(VisibilityChange::Done)
     }
 
-    /// Removes every message.
+    /// Removes all messages of the queue.
     pub(super) fn purge(&mut self) {
         self.stored.clear();
         self.visible.clear();

@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 #[error("the simulator resets this connection on purpose")]
 pub(super) struct ResetConnection;
 
-/// Serves until told to stop, then until the open connections have ended.
+/// Serves until asked to stop, then until the open connections have ended.
 pub(super) async fn run<H, F>(listener: TcpListener, handler: H, mut stop: watch::Receiver<()>)
 where
     H: Fn(Request<Incoming>) -> F + Clone + Send + Unpin + 'static,

@@ -203,7 +203,7 @@ async fn poll(
     let deadline = Instant::now() + wait;
     let mut stop = state.stopped();
     loop {
-        // Listening starts before looking, so that a message between the two wakes this up.
+        // Listening starts before the check, so that a message between the two wakes this up.
         let mut arrival = std::pin::pin!(state.queue_changed().notified());
         arrival.as_mut().enable();
         let now = Instant::now();

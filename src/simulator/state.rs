@@ -34,7 +34,7 @@ const BROADCAST_CAPACITY: usize = 4_096;
 /// The account's access to recipients, as `GetAccount` shows it. The simulator itself sends to all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AccountAccess {
-    /// To everybody.
+    /// To all recipients.
     #[default]
     Production,
     /// To verified identities alone.
@@ -242,12 +242,12 @@ impl State {
         self.publish(self.publisher().sns_notification(event, now).to_string().into())
     }
 
-    /// Counts and keeps an accepted message, publishes its events and tells the subscribers.
+    /// Counts and keeps an accepted message, publishes its events and notifies the subscribers.
     pub(super) fn accept(&self, message: CapturedMessage) {
         let message = Arc::new(message);
         self.captured.add(Arc::clone(&message));
         self.publish_events_of(&message);
-        // An error says that nobody subscribes.
+        // An error means that there are no subscribers.
         let _ = self.accepted.send(message);
     }
 

@@ -1,7 +1,7 @@
-//! Address fields that say who sends a message (RFC 5322, sections 3.6.2 and 3.6.6): `From`,
-//! `Sender`, `Resent-From` and `Resent-Sender`.
+//! Address fields of a message's senders (RFC 5322, sections 3.6.2 and 3.6.6): `From`, `Sender`,
+//! `Resent-From` and `Resent-Sender`.
 //!
-//! Strict, because a sender that two parsers read differently could be somebody else's. Must not
+//! Strict, because a sender that two parsers read differently could be another person's. Must not
 //! know which domains are verified.
 
 use mail_parser::MessageParser;
@@ -19,7 +19,7 @@ const MAX_MAILBOXES: usize = 50;
 pub(super) struct FieldMailbox {
     /// The address, as it is written.
     pub(super) address: String,
-    /// What stands before the address in angle brackets, without comments: atoms, quoted strings and
+    /// Phrase before the address in angle brackets, without comments: atoms, quoted strings and
     /// encoded words, in one line.
     phrase: String,
 }
@@ -155,7 +155,7 @@ fn unquoted(quoted: &str) -> String {
     text
 }
 
-/// What ends a mailbox.
+/// Character that ends a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// A comma: another one follows.
@@ -205,7 +205,8 @@ fn space(text: &mut String) {
 }
 
 /// Returns false for an address of which other parsers could read another domain because it stands
-/// in a field: some look for comments and groups within quotes, or join what looks encoded.
+/// in a field: some find comments and groups within quotes, or join text that resembles encoded
+/// words.
 fn is_plain(address: &str) -> bool {
     !address.contains(['(', ')', '[', ']', ':', '\\']) && !address.contains("=?")
 }

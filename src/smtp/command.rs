@@ -1,7 +1,7 @@
 //! Commands of SMTP submission (RFC 5321, section 4.1, RFC 4954, RFC 1870 and RFC 6152): read from
 //! one line, and checked for their form alone.
 
-/// A command.
+/// Command of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `EHLO`.
@@ -12,7 +12,7 @@ pub enum Command<'a> {
     StartTls,
     /// `AUTH`.
     Auth {
-        /// How the client proves who it is.
+        /// SASL mechanism of the authentication.
         mechanism: Mechanism,
         /// The initial response, in base64, if the client gave one.
         initial: Option<&'a str>,

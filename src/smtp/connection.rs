@@ -25,7 +25,7 @@ const COMMAND_BYTES: usize = 1_024;
 /// read ahead.
 const MESSAGE_BYTES: usize = 16 * 1_024;
 
-/// A client's connection.
+/// Connection of a client.
 pub(super) struct Connection<S> {
     stream: S,
     input: BytesMut,
@@ -37,7 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { stream, input: BytesMut::new(), output: Vec::new() }
     }
 
-    /// The stream alone. Bytes that were read and not used are gone.
+    /// The stream alone. Bytes that were read and not used are dropped.
     pub(super) fn into_stream(self) -> S {
         self.stream
     }
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.output.extend_from_slice(b"\r\n");
     }
 
-    /// Writes all replies.
+    /// Writes all replies that wait.
     pub(super) async fn flush(&mut self, patience: Duration) -> io::Result<()> {
         if self.output.is_empty() {
             return Ok(());
@@ -93,11 +93,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         MessageBody { connection: self, decoder, has_ended: false, failure: None }
     }
 
-    /// Closes the connection. What the client still sends is thrown away for a while, so that it
-    /// reads the last reply and not a reset.
+    /// Closes the connection. Bytes that the client still sends are discarded for a while, so that
+    /// it reads the last reply and not a reset.
     pub(super) async fn close(mut self, linger: Linger) {
         let end = Instant::now() + linger.timeout;
-        // Where that fails, the client is gone already.
+        // If that fails, the client has disconnected already.
         if timeout_at(end, self.stream.shutdown()).await.is_err() {
             return;
         }
@@ -127,7 +127,7 @@ pub(super) struct MessageBody<'c, S> {
 pub(super) enum Failure {
     /// It has what is no line.
     Line,
-    /// The connection is gone.
+    /// The client has disconnected.
     Gone,
 }
 

@@ -1,7 +1,7 @@
-//! Header fields of a submitted message (RFC 5322, section 3.6): those that are asked for are read,
-//! those that must not go to SES are left out, and nothing else is touched.
+//! Header fields of a submitted message (RFC 5322, section 3.6): those that are needed are read,
+//! those that must not go to SES are left out, and the rest is unchanged.
 //!
-//! Whatever looks like a field up to the empty line is one. Knows nothing of sessions.
+//! Every line of a field's form up to the empty line is one. Knows nothing of sessions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -60,7 +60,7 @@ pub enum FieldsError {
          {MAILBOX_MAX_CHARS} characters"
     )]
     From,
-    /// A field that says who sends is in a charset that nothing names.
+    /// A sender field is in an unnamed charset.
     #[error(
         "the {0} field has bytes that are neither ASCII nor UTF-8; write the name as an encoded word \
          (RFC 2047), such as =?utf-8?q?J=C3=B6rg?="
@@ -74,7 +74,7 @@ pub enum FieldsError {
     Sender(&'static str),
 }
 
-/// What is asked of a message's header fields.
+/// Header fields that a message is asked for.
 pub struct Fields<'m> {
     /// The sender in clear: `address` or `Display Name <address>`.
     pub from: String,
@@ -236,7 +236,7 @@ impl<'m> Field<'m> {
 /// The subject as people read it, as far as a record keeps it.
 fn shown_subject(field: &Field<'_>) -> String {
     let start = &field.value[..field.value.len().min(MAX_SUBJECT_BYTES)];
-    // What is neither ASCII nor UTF-8 is in a charset that nobody names.
+    // Bytes that are neither ASCII nor UTF-8 are in an unnamed charset.
     let text: String = start.utf8_chunks().map(|chunk| chunk.valid()).collect();
     // Unfolding (RFC 5322, section 2.2.3).
     let subject = decode(text.trim_ascii_end().replace("\r\n", "").trim_matches([' ', '\t']));

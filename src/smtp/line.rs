@@ -1,9 +1,9 @@
-//! Lines of SMTP (RFC 5321, section 2.3.8) and the end of a message, told apart from what only looks
-//! like them.
+//! Lines of SMTP (RFC 5321, section 2.3.8) and the end of a message, distinguished from sequences
+//! that resemble them.
 //!
-//! A line ends in CRLF and in nothing else. What two servers could read in two ways, such as a bare
-//! line feed, is a fault and not a line: a message could otherwise smuggle a second one past the
-//! first server (CVE-2023-51764 and its kin). Knows neither commands nor sockets.
+//! A line ends in CRLF and in nothing else. A sequence that two servers could read in two ways,
+//! such as a bare line feed, is a fault and not a line: a message could otherwise smuggle a second
+//! one past the first server (CVE-2023-51764 and its kin). Knows neither commands nor sockets.
 
 use memchr::memchr3;
 
@@ -17,7 +17,7 @@ pub enum LineFault {
     BareCr,
     /// An LF without a CR before it.
     BareLf,
-    /// A NUL.
+    /// A NUL byte.
     Nul,
     /// More octets than a line may have.
     TooLong,
@@ -62,7 +62,7 @@ enum State {
     Cr,
 }
 
-/// How far a message has come.
+/// Progress of a message's decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded {
     /// All bytes belong to the message, and more follow.

@@ -36,13 +36,13 @@ const CODES: [&str; 26] = [
     "555 5.5.4",
     OTHER,
 ];
-/// Stands for a code that is not listed; there is none.
+/// Name for a code that is not listed; there is none.
 const OTHER: &str = "other";
 
 /// Metrics of SMTP submission since the start.
 #[derive(Debug)]
 pub struct SmtpMetrics {
-    /// Open connections.
+    /// Connections that are open now.
     pub connections: InFlight,
     refused: Family<RefusalLabels, Counter>,
 }

@@ -80,14 +80,14 @@ impl Reply {
 
     /// A reply made of its codes and a text that may have a client's own words in it.
     pub(super) fn new(codes: &str, text: &str) -> Self {
-        // One line, whatever it says (RFC 5321, section 4.5.3.1.5: 512 octets with its CRLF).
+        // One line, with any text (RFC 5321, section 4.5.3.1.5: 512 octets with its CRLF).
         const MAX_CHARS: usize = 400;
         let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
         let text: String = text.chars().take(MAX_CHARS).map(printable).collect();
         Self(format!("{codes} {text}").into())
     }
 
-    /// The line.
+    /// Returns the line, with its CRLF.
     pub(super) fn line(&self) -> &str {
         &self.0
     }

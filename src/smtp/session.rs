@@ -97,25 +97,25 @@ async fn handshake(
     }
 }
 
-/// Whether the server greets first.
+/// Choice whether the server greets first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Greeting {
     Due,
     Said,
 }
 
-/// Who can listen to the connection.
+/// Readers that the connection may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Channel {
-    /// Nobody outside this machine.
+    /// Readers on this machine only.
     Loopback,
     /// Anybody, until STARTTLS.
     BeforeTls,
-    /// Nobody.
+    /// No readers.
     Encrypted,
 }
 
-/// How a client introduced itself.
+/// Introduction of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hello {
     None,
@@ -132,8 +132,8 @@ struct Session<'c, S> {
     drain: DrainSignal,
     login_by: Instant,
     hello: Hello,
-    /// The key that the client authenticated with. It is looked up again for each command,
-    /// because it may be revoked meanwhile.
+    /// The key that the client authenticated with. It is checked again for each command, because it
+    /// may be revoked meanwhile.
     key: Option<ApiKeyHash>,
     /// The connection, counted as the organisation's of that key.
     counted: Option<Reservation<OrganisationId>>,
@@ -147,7 +147,7 @@ struct Session<'c, S> {
     lacks_key: bool,
 }
 
-/// What follows a command.
+/// Next step after a command.
 enum Next {
     Command,
     Handshake,
@@ -159,7 +159,7 @@ enum End {
     Reply(Reply),
     /// The last reply was said.
     Said,
-    /// The client is gone.
+    /// The client has disconnected.
     Gone,
 }
 
@@ -249,8 +249,8 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
                 }
                 Next::Command => {}
                 Next::Handshake => {
-                    // Whatever came with the command goes with the old connection's bytes: it may
-                    // be somebody else's (CVE-2021-38371 and its kin).
+                    // Bytes that came with the command go with the old connection's: they may be
+                    // somebody else's (CVE-2021-38371 and its kin).
                     return self.flush().await;
                 }
             }
@@ -288,8 +288,8 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
         }
     }
 
-    /// Notes that bytes of a command have come. What a client without a key has begun is complete
-    /// once it has one.
+    /// Notes that bytes of a command have come. A request that a client without a key has begun is
+    /// complete once it has one.
     fn note_bytes(&mut self) {
         if self.key.is_some() || !self.has_begun {
             self.client.enter(Activity::Incomplete);
@@ -448,7 +448,7 @@ impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
         Ok(decoded.map_or(Response::Malformed, Response::Bytes))
     }
 
-    /// What the client has to do first, because it has no valid key.
+    /// Reply that asks a client without a valid key for the first step.
     fn before_all(&mut self) -> Reply {
         self.lacks_key = true;
         match self.channel {

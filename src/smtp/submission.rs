@@ -20,7 +20,7 @@ use pillarbox_store::Accepted;
 pub(super) struct Announced {
     /// The domain of its sender, unless that is empty.
     pub(super) sender_domain: Option<DomainName<'static>>,
-    /// Its recipients.
+    /// Recipients of the message.
     pub(super) recipients: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn sender_forbidden(domain: &str) -> Reply {
     Reply::new("550 5.7.1", &format!("this API key is not for the sender domain {domain}"))
 }
 
-/// The key of a submission: a digest of its `Message-ID`, its recipients in whatever order, and its
+/// The key of a submission: a digest of its `Message-ID`, its recipients in any order, and its
 /// bytes.
 fn submission_key(message_id: &[u8], recipients: &[String], message: &[u8]) -> String {
     let normal = |recipient: &String| {

@@ -1,10 +1,10 @@
 //! The task of one endpoint: first attempts in the feed's order, further ones by the schedule, and
-//! what became of them written down together.
+//! their outcomes, which are stored together.
 //!
 //! The cursor moves past an event once it is delivered, or stored as a delivery that waits. So a
-//! crash repeats deliveries and loses none. What is not attempted yet stays behind the cursor, on
-//! disk alone. In memory are at most [`MAX_AHEAD`] positions, of which [`READ_AHEAD`] with their
-//! event, and [`DUE_AHEAD`] deliveries that are due again. `memory` bounds their bytes.
+//! crash repeats deliveries and loses none. Events that are not attempted yet stay ahead of the
+//! cursor, on disk alone. In memory are at most [`MAX_AHEAD`] positions, of which [`READ_AHEAD`]
+//! with their event, and [`DUE_AHEAD`] deliveries that are due again. `memory` bounds their bytes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use pillarbox_store::{Health, Settled, Settlement, Store, StoreError, WaitingKey
 
 /// The most attempts under way to one endpoint.
 const MAX_IN_FLIGHT: usize = 16;
-/// The most events behind the first that is not settled, so that a slow attempt holds the cursor
+/// The most events behind the first that is not finished, so that a slow attempt holds the cursor
 /// back, and not the others.
 const MAX_AHEAD: usize = 1_024;
 /// The most events that are read before there is room for their attempt.
@@ -42,20 +42,21 @@ const DUE_AHEAD: usize = 64;
 const COMMIT_PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two commits that only move the cursor past events of other types.
 const IDLE_COMMIT_PAUSE: Duration = Duration::from_secs(5);
-/// How often the wall clock is looked at for deliveries that are due: it may be set.
+/// Interval at which the wall clock is read for deliveries that are due: it may be set.
 const CLOCK_LOOK: Duration = Duration::from_millis(250);
-/// How often a store that takes no writes is looked at: nothing is attempted meanwhile.
+/// Interval at which a store that takes no writes is checked: nothing is attempted meanwhile.
 const STORE_LOOK: Duration = Duration::from_millis(100);
-/// How often it is looked whether there is memory again.
+/// Interval at which exhausted memory is checked.
 const MEMORY_LOOK: Duration = Duration::from_millis(50);
 /// Pause after the store could not be read or written.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked whether the last attempts only wait for names, once the service stops.
+/// Interval at which the last attempts are checked, once the service stops: they may only wait for
+/// names.
 const LOOKUPS_LOOK: Duration = Duration::from_millis(50);
 /// Failed attempts in a row from which on attempts begin one after the other, with a pause: an
 /// endpoint that is down must not make work for others.
 const PACED_FROM: u32 = 16;
-/// That pause.
+/// Length of that pause.
 const PACE: Duration = Duration::from_millis(250);
 
 /// Invariants of the tasks.
@@ -67,13 +68,13 @@ pub(super) struct Endpoint {
     webhooks: Arc<Webhooks>,
     webhook: Arc<Webhook>,
     sender: Arc<Sender>,
-    /// Turn of the cursor that all below belongs to.
+    /// Generation of the cursor that all below belongs to.
     turn: u32,
     /// As far as it is stored, or about to be.
     cursor: FeedPosition,
     /// As far as the feed was read.
     read_to: FeedPosition,
-    /// Whether there was nothing more at the last look.
+    /// True if there was nothing more at the last read.
     is_at_end: bool,
     /// Events behind the cursor, in the feed's order: those that were attempted, then those that
     /// were not.
@@ -87,7 +88,7 @@ pub(super) struct Endpoint {
     attempts: JoinSet<Finished>,
     /// Of the attempts under way, the further ones.
     further: usize,
-    /// What became of further attempts and is not written down yet.
+    /// Outcomes of further attempts that are not stored yet.
     settled: Settlement,
     /// The commit under way, if there is one.
     committing: JoinSet<Settled>,
@@ -109,12 +110,12 @@ pub(super) struct Endpoint {
 struct Commit {
     /// Rows that it removes.
     tried: Vec<WaitingKey>,
-    /// How many rows it adds, and the time of the first of them.
+    /// Number of rows that it adds, and the time of the first of them.
     added: u64,
     first_due: Option<Timestamp>,
 }
 
-/// Whether the endpoint said that it wants no more.
+/// State of the endpoint's answer that it wants no more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
     No,
@@ -124,18 +125,18 @@ enum Gone {
     Stored,
 }
 
-/// Whether the task has to begin again at what is stored.
+/// Decision whether the task has to begin again from the stored state.
 #[derive(PartialEq, Eq)]
 enum Reloads {
     Yes,
     No,
 }
 
-/// Whether the task goes on.
+/// Decision whether the task goes on.
 #[derive(PartialEq, Eq)]
 enum Goes {
     On,
-    /// The endpoint is gone.
+    /// The endpoint was removed.
     Away,
 }
 
@@ -170,7 +171,7 @@ impl Endpoint {
         }
     }
 
-    /// Delivers until the endpoint is gone or the sender of `stopped` is.
+    /// Delivers until the endpoint is removed or the sender of `stopped` is dropped.
     pub(super) async fn run(mut self, mut stopped: watch::Receiver<()>) {
         let mut changes = self.store().webhook_changes();
         let mut grown = self.store().feed_grew();
@@ -285,7 +286,7 @@ impl Endpoint {
         if is_moved { Reloads::Yes } else { Reloads::No }
     }
 
-    /// Looks whether an operator has resumed the endpoint since it said that it wants no more: its
+    /// Checks whether an operator has resumed the endpoint since it said that it wants no more: its
     /// pause is stored once the commit of that has ended, and may be over before this task saw it.
     fn is_resumed(&self) -> Reloads {
         let webhook = self.store().webhook(self.id());
@@ -308,7 +309,7 @@ impl Endpoint {
         self.webhook.state == WebhookState::Active && self.gone == Gone::No
     }
 
-    /// Looks into the store for what is to be delivered.
+    /// Reads the deliveries that are due from the store.
     async fn look(&mut self) {
         if Instant::now() < self.store_pause {
             return;
@@ -327,7 +328,7 @@ impl Endpoint {
         self.slots.range(self.attempted..).map(Slot::ready_bytes).sum()
     }
 
-    /// How many events there is room for, if there are more.
+    /// Number of events that there is room for, if there are more.
     fn wanted(&self) -> usize {
         let ready = self.slots.len() - self.attempted;
         let has_room = ready <= READ_AHEAD / 2
@@ -410,7 +411,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the endpoint has in memory beside the next event that is read.
+    /// Memory of the endpoint beside the next event that is read.
     fn beside_next(&self) -> Beside {
         let has_none = self.attempted == self.slots.len() && self.attempts.is_empty();
         if has_none { Beside::Nothing } else { Beside::Others }
@@ -497,7 +498,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes in what became of an attempt.
+    /// Takes in the outcome of an attempt.
     fn finished(&mut self, finished: Finished) {
         let id = self.id();
         match finished {
@@ -633,8 +634,7 @@ impl Endpoint {
         }
     }
 
-    /// Begins to write down what has become of deliveries, if there is something and none is being
-    /// written.
+    /// Begins to store the outcomes of deliveries, if there are any and no commit is under way.
     fn begin_commit(&mut self) {
         if self.commit.is_some() || self.commit_at().is_none_or(|at| Instant::now() < at) {
             return;
@@ -650,7 +650,7 @@ impl Endpoint {
         self.committing.spawn(write(store, id, turn, settlement));
     }
 
-    /// What has to be written down, if anything has.
+    /// Rows and cursor that have to be stored, if there are any.
     fn settlement(&mut self) -> Option<Settlement> {
         let mut settlement = std::mem::take(&mut self.settled);
         settlement.cursor = self.settled_to();
@@ -668,7 +668,7 @@ impl Endpoint {
         (settlement != Settlement::default()).then_some(settlement)
     }
 
-    /// Where the cursor has to be moved to, if anywhere.
+    /// Position to which the cursor has to be moved, if it has to.
     fn settled_to(&self) -> Option<FeedPosition> {
         let is_settled = |slot: &&Slot| matches!(slot.state, SlotState::Settled(_));
         let settled = self.slots.iter().take_while(is_settled).map(|slot| slot.position);
@@ -677,7 +677,7 @@ impl Endpoint {
         position.filter(|position| *position > self.cursor)
     }
 
-    /// When the next commit may begin; `None` if there is nothing to write down.
+    /// Time from which the next commit may begin; `None` if there is nothing to store.
     fn commit_at(&self) -> Option<Instant> {
         let is_front_settled =
             self.slots.front().is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)));
@@ -708,7 +708,6 @@ impl Endpoint {
         };
     }
 
-    /// Tells how far it is.
     fn tell(&self) {
         let behind = self.slots.get(self.attempted).map(|slot| slot.recorded_at);
         let in_flight = self.attempts.len();
@@ -720,7 +719,7 @@ impl Endpoint {
         });
     }
 
-    /// When there may be something to do, even if nothing happens.
+    /// Time at which there may be something to do, even if nothing happens.
     fn wake_at(&self) -> Instant {
         let now = Instant::now();
         let mut wake = now + Duration::from_mins(1);
@@ -749,7 +748,8 @@ impl Endpoint {
     /// Waits for what is under way, but not for long, and writes it down.
     async fn finish(mut self) {
         let end = Instant::now() + LAST_ATTEMPTS;
-        // An attempt whose endpoint's name is being looked up has sent nothing: it is not waited for.
+        // An attempt whose endpoint's name is being resolved has sent nothing: it is not waited
+        // for.
         while self.attempts.len() > self.sender.lookups() && Instant::now() < end {
             match timeout(LOOKUPS_LOOK, self.attempts.join_next()).await {
                 Ok(Some(finished)) => self.finished(finished.expect(ATTEMPTS)),
@@ -770,7 +770,7 @@ impl Endpoint {
     }
 }
 
-/// What an attempt's task needs.
+/// Inputs of an attempt's task.
 struct Call {
     webhooks: Arc<Webhooks>,
     webhook: Arc<Webhook>,
@@ -785,7 +785,7 @@ async fn attempt(call: Call, job: Job, told: Box<Told>, _room: Room) -> Finished
     Finished::Attempted { job, told, attempt }
 }
 
-/// Writes a settlement down, however long the store refuses it.
+/// Stores the outcomes, and tries until the store takes them.
 async fn write(store: Store, id: WebhookId, turn: u32, settlement: Settlement) -> Settled {
     loop {
         match store.settle_deliveries(id, turn, settlement.clone()).await {

@@ -17,17 +17,17 @@ use pillarbox_store::{MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE};
 /// The most that deliveries of all endpoints take up, in bytes, and those of one organisation.
 const MAX_OF_ALL: usize = 256 * MIB;
 const MAX_OF_ONE: usize = 32 * MIB;
-/// What one attempt takes up beside its body: the connection's buffers, and the answer.
+/// Memory of one attempt beside its body: the connection's buffers, and the answer.
 const ATTEMPT_BYTES: usize = 64 * 1024;
 /// An event of the largest message, encoded.
 const LARGEST_BODY_BYTES: usize = 256 * 1024;
-/// What one read of the feed takes up at most, as rows, as entries and encoded.
+/// Memory of one read of the feed at most, as rows, as entries and encoded.
 const READING_BYTES: usize = 8 * MIB;
-/// How many organisations' endpoints read at one time. Of one organisation, one reads.
+/// Number of organisations whose endpoints read at one time. Of one organisation, one reads.
 const READERS: usize = 4;
 const MIB: usize = 1024 * 1024;
 
-/// What may be reserved: the rest is for reads, and for what an endpoint always has.
+/// Memory that may be reserved: the rest is for reads, and for what an endpoint always has.
 const RESERVABLE_OF_ALL: usize =
     MAX_OF_ALL - READERS * READING_BYTES - MAX_WEBHOOKS * ATTEMPT_BYTES;
 const RESERVABLE_OF_ONE: usize =
@@ -41,7 +41,7 @@ pub(super) struct DeliveryMemory {
     readers_of_one: Slots<OrganisationId>,
 }
 
-/// What an endpoint has in memory beside that for which it asks.
+/// Memory of an endpoint beside that for which it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beside {
     /// Nothing: other endpoints of the organisation do not keep it from its next delivery.
@@ -56,7 +56,7 @@ pub(super) struct Room {
     _of_all: Reservation<OrganisationId>,
 }
 
-/// Turn to read the feed and to encode what was read.
+/// Permit to read the feed and to encode the entries.
 pub(super) struct ReadTurn<'a> {
     _of_one: Slot<OrganisationId>,
     _of_all: SemaphorePermit<'a>,
@@ -106,7 +106,7 @@ impl DeliveryMemory {
         Some(Room { _of_one: of_one, _of_all: of_all })
     }
 
-    /// Waits for the turn of an organisation to read.
+    /// Waits for the permit of an organisation to read.
     pub(super) async fn read_turn(&self, organisation: OrganisationId) -> ReadTurn<'_> {
         let of_one = self.readers_of_one.take(organisation).await;
         let of_all = self.readers.acquire().await;

@@ -54,20 +54,20 @@ const SVIX_HEADERS: [HeaderName; 3] = [
 ];
 
 task_local! {
-    /// The organisation whose endpoint is called in this task, `None` for operators, and the count of
-    /// the endpoint's look-ups.
+    /// The organisation whose endpoint is called in this task, `None` for operators, and the number
+    /// of the endpoint's resolutions.
     static CALLER: (Option<OrganisationId>, Arc<InFlight>);
 }
 
-/// Names are looked up for the organisation of the attempt. The HTTP client asks for them in the
-/// task of the request; what it might ask for elsewhere would have the share of operators.
+/// Names are resolved for the organisation of the attempt. The HTTP client resolves them in the
+/// task of the request; a name resolved in another task would use the share of operators.
 fn caller() -> Caller<Option<OrganisationId>> {
     let caller = CALLER.try_with(|(organisation, lookups)| (*organisation, lookups.enter())).ok();
     let (holder, guard) = caller.unzip();
     Caller { holder: holder.flatten(), guard }
 }
 
-/// Why an endpoint cannot be called at all.
+/// Reason why an endpoint cannot be called at all.
 #[derive(Debug, thiserror::Error)]
 pub enum BadEndpoint {
     /// Its address is none for the HTTP client.
@@ -88,12 +88,12 @@ pub enum BadEndpoint {
 #[derive(Debug, Clone)]
 pub(super) struct SharedClient {
     client: Client,
-    /// Of all endpoints.
+    /// Resolver of all endpoints' names.
     resolver: Resolver<Option<OrganisationId>>,
     proxy: ProxyRule,
 }
 
-/// Calls one endpoint.
+/// Caller of one endpoint.
 #[derive(Debug)]
 pub(super) struct Sender {
     client: Client,
@@ -201,7 +201,7 @@ impl Sender {
         Ok(Self { client, url, proxy: shared.proxy.clone(), lookups: Arc::default() })
     }
 
-    /// Attempts whose endpoint's name is being looked up: nothing was sent by them.
+    /// Attempts whose endpoint's name is being resolved: nothing was sent by them.
     pub(super) fn lookups(&self) -> usize {
         self.lookups.count()
     }
@@ -251,7 +251,7 @@ impl Sender {
         self.proxy.proxy_for(self.url.as_str())
     }
 
-    /// What went wrong, without the URL.
+    /// Text of the error, without the URL.
     fn explained(&self, error: reqwest::Error) -> String {
         self.proxy.explained(self.url.as_str(), error_chain(&error.without_url()))
     }
@@ -325,7 +325,7 @@ async fn beginning(mut response: Response) -> Bytes {
             }
         }
     };
-    // What came in time is as good as all of it.
+    // The part that came in time is enough.
     let _ = timeout(BODY_TIMEOUT, read).await;
     body.freeze()
 }

@@ -1,4 +1,4 @@
-//! Slots of events behind an endpoint's cursor, events as endpoints are told of them, and attempts.
+//! Slots of events ahead of an endpoint's cursor, encoded events, and attempts.
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use pillarbox_domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFor
 /// An event behind the cursor.
 pub(super) struct Slot {
     pub(super) position: FeedPosition,
-    /// When it was recorded.
+    /// Time at which it was recorded.
     pub(super) recorded_at: Timestamp,
     pub(super) state: SlotState,
 }
@@ -28,7 +28,7 @@ pub(super) enum SlotState {
     Settled(Option<WaitingDelivery>),
 }
 
-/// An event as it is told.
+/// An event as the endpoint receives it.
 pub(super) struct Told {
     pub(super) delivery: Delivery,
     pub(super) event_type: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct Told {
     _room: Room,
 }
 
-/// Which attempt it was.
+/// Attempt to make: the first, or a further one.
 #[derive(Clone, Copy)]
 pub(super) enum Job {
     First(FeedPosition),
@@ -58,7 +58,7 @@ pub(super) enum Finished {
     NoRoom(WaitingDelivery, usize),
 }
 
-/// When the next delivery is due again.
+/// Time at which the next delivery is due again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextDue {
     /// The store has to be asked.
@@ -67,7 +67,7 @@ pub(super) enum NextDue {
     At(Timestamp),
 }
 
-/// What follows from an attempt.
+/// Next step after an attempt.
 #[derive(Clone, Copy)]
 pub(super) enum Next {
     Nothing,

@@ -1,4 +1,4 @@
-//! How the deliveries to an endpoint go: what the page, `status` and metrics tell.
+//! State of the deliveries to an endpoint, for the page, `status` and metrics.
 //!
 //! It is in memory alone, and begins anew with the process.
 
@@ -9,27 +9,27 @@ use std::time::Duration;
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::time::Timestamp;
 
-/// How many attempts of each endpoint are remembered.
+/// Number of attempts of each endpoint that are kept.
 pub const RECENT: usize = 100;
 /// The most of an answer's body that is remembered with an attempt, in bytes.
 const MAX_ANSWER_BYTES: usize = 1_024;
 /// An endpoint fails from so many failed attempts in a row on.
 const FAILING_FROM: u32 = 3;
 
-/// How the deliveries to an endpoint go.
+/// State of the deliveries to an endpoint.
 #[derive(Debug, Clone, Default)]
 pub struct EndpointStatus {
     /// Last answer, or what came in its place.
     pub last: Option<LastAnswer>,
     /// Attempts that failed since the last that did not.
     pub failures_in_a_row: u32,
-    /// Attempts under way.
+    /// Number of attempts under way.
     pub in_flight: usize,
     /// Deliveries that wait for their next attempt.
     pub waiting: u64,
-    /// When the oldest event was recorded that no attempt was made for.
+    /// Time of the oldest event that no attempt was made for.
     pub behind_since: Option<Timestamp>,
-    /// Position of the last event that an attempt was made for; `None` before the first look. The
+    /// Position of the last event that an attempt was made for; `None` before the first read. The
     /// stored cursor follows it.
     pub attempted_to: Option<FeedPosition>,
     /// Events that were delivered.
@@ -47,7 +47,7 @@ pub struct EndpointStatus {
 /// Answer to an attempt, or what came in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastAnswer {
-    /// When it came.
+    /// Time at which it came.
     pub at: Timestamp,
     /// Status, or what went wrong.
     pub answer: String,
@@ -64,7 +64,7 @@ pub struct Attempted {
     pub message: String,
     /// Number of the attempt, from 1 on.
     pub attempt: u32,
-    /// When it ended.
+    /// Time at which it ended.
     pub at: Timestamp,
     /// Status of the answer, or what went wrong.
     pub answer: String,
@@ -72,11 +72,11 @@ pub struct Attempted {
     pub took: Duration,
     /// Beginning of the answer's body. It is in memory only.
     pub body: Box<str>,
-    /// What follows from it.
+    /// Result of the attempt.
     pub result: AttemptResult,
 }
 
-/// What follows from an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptResult {
     /// Nothing: the endpoint took the event.
@@ -107,7 +107,7 @@ pub(super) fn beginning(body: &[u8]) -> Box<str> {
 }
 
 impl EndpointStatus {
-    /// Whether the last attempts all failed.
+    /// True if the last attempts all failed.
     pub fn is_failing(&self) -> bool {
         self.failures_in_a_row >= FAILING_FROM
     }

@@ -1,4 +1,4 @@
-//! Clients that post from many connections until the process is gone.
+//! Clients that post from many connections until the process has ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::kit::{History, Process};
 use crate::ledger::{Ledger, Seen};
 use crate::site::listening;
 
-/// How many connections post at once.
+/// Number of connections that post at once.
 const CLIENTS: u64 = 16;
-/// How many clients share each of the keys that are posted at once.
+/// Number of clients that share each of the keys that are posted at once.
 const SHARING: u64 = 4;
 
 /// Speaks to one life of the process.
@@ -43,7 +43,7 @@ const SUCCESS: &str = "success@simulator.amazonses.com";
 /// Message of a partial batch.
 pub(crate) struct Email {
     key: Option<String>,
-    /// Whether there is nothing to refuse.
+    /// True if there is nothing to refuse.
     is_right: bool,
 }
 
@@ -77,7 +77,7 @@ impl Api {
         Self { base, resend, key, client, history }
     }
 
-    /// Posts a message; its status and body, or nothing where the connection broke.
+    /// Posts a message; its status and body, or `None` if the connection broke.
     pub(crate) async fn post(&self, key: Option<&str>, to: &str) -> Option<(u16, Value)> {
         self.post_over(Shape::Own, key, to).await
     }
@@ -115,7 +115,7 @@ impl Api {
         answer.map(|(status, _, body)| (status, body))
     }
 
-    /// Posts a partial batch; its status, and the id of each message that is accepted, or nothing where
+    /// Posts a partial batch; its status, and the id of each message that is accepted, or `None` if
     /// the connection broke. Each message is a post of its own.
     pub(crate) async fn post_partial(
         &self,
@@ -235,7 +235,7 @@ impl Api {
         }
     }
 
-    /// Follows the feed from where the ledger is, to its end or until the process is gone.
+    /// Follows the feed from the ledger's cursor, to its end or until the process has ended.
     pub(crate) async fn follow(&self, ledger: &Mutex<Ledger>) {
         loop {
             let cursor = ledger.lock().unwrap().cursor.clone();
@@ -250,7 +250,7 @@ impl Api {
         }
     }
 
-    /// Posts from many connections until the process is gone, and follows the feed meanwhile.
+    /// Posts from many connections until the process has ended, and follows the feed meanwhile.
     pub(crate) fn load(&self, round: u64, seed: u64, ledger: &Arc<Mutex<Ledger>>) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         let (follower, followed) = (self.clone(), Arc::clone(ledger));
@@ -301,7 +301,7 @@ impl Poster {
         }
     }
 
-    /// Posts a message; its status, or nothing where the connection broke.
+    /// Posts a message; its status, or `None` if the connection broke.
     async fn post_one(&mut self, post: u64) -> Option<u16> {
         let key = self.key(post);
         let to = if key.is_none() && self.random.u8(0..5) == 0 {

@@ -1,5 +1,5 @@
 //! Rows that cannot be read, put into the file while no process has it: the process starts all the
-//! same, says which rows they are, and everybody else's mail goes on.
+//! same, names these rows, and the mail of all others goes on.
 
 use std::collections::BTreeSet;
 
@@ -126,7 +126,7 @@ impl Damaged {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What `status` says of damaged rows: table and id of each.
+    /// Damaged rows in the answer of `status`: table and id of each.
     fn told(&self) -> BTreeSet<(String, String)> {
         let status: Value = serde_json::from_str(&self.done(&["status", "--json"])).unwrap();
         let rows = status["damaged"]["rows"].as_array().unwrap_or_else(|| panic!("{status}"));
@@ -195,7 +195,7 @@ async fn a_pending_row_that_cannot_be_read_is_set_aside_and_the_start_goes_on() 
         assert!(list.to_string().contains(&good) && !list.to_string().contains(&bad), "{list}");
         let listed = damaged.done(&["message", "list"]);
         assert!(listed.contains(&good) && !listed.contains(&bad), "{listed}");
-        // The second start has nothing to set aside and still tells of it.
+        // The second start has nothing to set aside and still reports it.
         damaged.is_told_everywhere(&process, "messages", &bad).await;
     }
     let backup = damaged.site.data_dir().join("../backup.redb");

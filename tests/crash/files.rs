@@ -10,7 +10,7 @@ use crate::kit::{self, PATIENCE, Process};
 use crate::site::{faulty_site, spawn};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// Where redb's two commit slots begin, each with its format (redb's `header.rs`).
+/// Positions of redb's two commit slots, each of which begins with its format (redb's `header.rs`).
 const COMMIT_SLOTS: [usize; 2] = [64, 192];
 
 /// Starts the service on a data directory; what it says when it ends, and how. One that goes on

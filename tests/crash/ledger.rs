@@ -1,10 +1,10 @@
-//! What clients and the operator were told.
+//! Answers that clients and the operator received.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// What was last read of a message.
+/// Last record that was read of a message.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) status: String,
@@ -23,10 +23,10 @@ pub(crate) struct Ledger {
     pub(crate) unanswered: BTreeSet<String>,
     /// Addresses whose suppression the operator's command has confirmed.
     pub(crate) suppressed: Vec<String>,
-    /// What a reader has followed of the feed, with its cursor.
+    /// Entries that a reader has followed of the feed, with its cursor.
     pub(crate) told: Vec<Value>,
     pub(crate) cursor: Option<String>,
-    /// How many requests were answered with 200.
+    /// Number of requests that were answered with 200.
     pub(crate) answers: u64,
 }
 

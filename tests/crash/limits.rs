@@ -14,7 +14,7 @@ use crate::site::{faulty_site, listening, run, spawn};
 const STEP: u64 = 60;
 const CLIENTS: usize = 8;
 
-/// Posts until the limit is reached or the process is gone.
+/// Posts until the limit is reached or the process has ended.
 async fn post(base: String, key: String, history: History) {
     let client = http_client();
     loop {

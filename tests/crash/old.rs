@@ -1,5 +1,5 @@
 //! The store while no process has it: messages past their retention are put in for the next process
-//! to purge, and all that is in it is looked at in the end.
+//! to purge, and its whole content is checked in the end.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 use crate::kit::Site;
 
-/// What the subject of a message past its retention says.
+/// Subject of a message past its retention.
 pub(crate) const OLD_SUBJECT: &str = "past its retention";
 const AGE: Duration = Duration::from_hours(91 * 24);
 
-/// The wall clock.
+/// Returns the time of the wall clock.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }

@@ -19,19 +19,19 @@ use copies::{AS_LONG, Copies, strays};
 
 mod copies;
 
-/// How often the first creation of the data file is cut short.
+/// Number of times that the first creation of the data file is cut short.
 const CUT_CREATIONS: u32 = if cfg!(feature = "long") { 50 } else { 5 };
 /// After so many rounds the queue of events is waited for.
 const SETTLE_EVERY: u64 = 10;
 /// Messages past their retention that a round puts into the file.
 const OLD: usize = 2_500;
-/// How many older messages are read again in each round.
+/// Number of older messages that are read again in each round.
 const READ_AGAIN: usize = 100;
 
 /// Keeper of the bodies while no process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
-    /// Nobody: each kill loses those that are pending.
+    /// Nothing keeps them: each kill loses the pending ones.
     Nobody,
     /// The service manager: no kill loses any.
     Manager,
@@ -45,13 +45,13 @@ pub(crate) struct Torture {
     random: fastrand::Rng,
     ledger: Arc<Mutex<Ledger>>,
     history: History,
-    /// How many times the whole feed was read.
+    /// Number of times that the whole feed was read.
     feeds_read: u32,
-    /// How long the last start took.
+    /// Duration of the last start.
     start_took: Duration,
     kills: u32,
     kills_while_starting: u32,
-    /// How long the last copy took.
+    /// Duration of the last copy.
     copy_took: Duration,
     copies: Copies,
     old: usize,
@@ -126,7 +126,7 @@ impl Torture {
             self.kill(process);
         }
         clients.join_all().await;
-        // It works on the file where the process is gone, so it has to end before the next start.
+        // It works on the file after the process has ended, so it has to end before the next start.
         let ended = tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await;
         if ended.unwrap().status.success() {
             self.history.write(&Event::Suppressed(Suppressed {
@@ -138,7 +138,7 @@ impl Torture {
         }
     }
 
-    /// Waits until all is settled, compares everything, and says what was lived through.
+    /// Waits until all messages are final, compares everything, and returns a summary of the run.
     pub(crate) async fn finish(mut self) -> String {
         let (process, api) = self.start();
         self.check(&api).await;
@@ -213,7 +213,7 @@ impl Torture {
         longest.mul_f64(self.random.f64())
     }
 
-    /// What must hold before the first request of a new life.
+    /// Checks what must hold before the first request of a new life.
     async fn check(&mut self, api: &Api) {
         let (mut ids, suppressed, unanswered) = {
             let mut ledger = self.ledger.lock().unwrap();
@@ -299,7 +299,7 @@ impl Torture {
         println!("{:?}", self.history.judge());
     }
 
-    /// All that is in the file, against all that was told.
+    /// Compares all that is in the file with all that was answered.
     fn compare(&self, all: &[pillarbox_domain::message::Message]) {
         let ledger = self.ledger.lock().unwrap();
         let mut subjects: BTreeMap<&str, u32> = BTreeMap::new();
@@ -310,7 +310,7 @@ impl Torture {
             let is_lost = message
                 .failure()
                 .is_some_and(|failure| failure.code == FailureCode::BodyLostOnRestart);
-            // Nobody ever had the bodies of the old ones.
+            // The bodies of the old ones were never kept.
             let is_kept = self.manager.is_some() && message.subject != old::OLD_SUBJECT;
             assert!(!(is_kept && is_lost), "the body of {} is lost", message.id);
             assert_ne!(message.status(), Status::Queued);

@@ -1,7 +1,7 @@
 //! Files of every version of the format: each must be read by this one.
 //!
-//! `tests/crash/versions/format-N.redb` was written by the last pillarbox with the format N. Where
-//! the format changes, a new one is made first, by the first test below.
+//! `tests/crash/versions/format-N.redb` was written by the last pillarbox with the format N. If the
+//! format changes, a new one is made first, by the first test below.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,10 +25,10 @@ use redb::{ReadableTableMetadata, TableDefinition};
 const THEN: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const KEY: &str = "pb_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// What version 2 has and version 1 has not.
+/// Table that version 2 has and version 1 has not.
 const BY_ORGANISATION: TableDefinition<(u32, [u8; 16]), ()> =
     TableDefinition::new("messages_by_organisation");
-/// How many of the messages are left pending, beside one that is sent and bounced.
+/// Number of messages that are left pending, beside one that is sent and bounced.
 const PENDING: usize = 3;
 
 fn fixtures() -> PathBuf {
@@ -106,7 +106,7 @@ async fn fill(store: &Store) {
     store.suppress(None, manual).await.unwrap();
 }
 
-/// Where `KEEP_FORMAT` names a file, the one that was made is kept there: how the next version's
+/// If `KEEP_FORMAT` names a file, the one that was made is kept there: this way the next version's
 /// file comes among the sources.
 #[tokio::test]
 async fn a_file_of_the_current_version_is_read() {

@@ -70,7 +70,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
     let process = spawn(&site);
     let api = Api::new(&process, key, history.clone());
     let end = Instant::now() + PATIENCE;
-    // Events of the provider still come in; then the feed stands still, and all of it is told.
+    // Events of the provider still come in; then the feed stands still, and all of it is delivered.
     loop {
         let told: BTreeSet<_> = receiver.received().into_iter().map(|one| one.id).collect();
         let all = feed(&api).await;

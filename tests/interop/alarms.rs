@@ -1,8 +1,8 @@
-//! The alert rules against the real service: every alarm is made to fire by what it is for.
+//! The alert rules against the real service: every alarm is made to fire by its own fault.
 //!
 //! Each fault of `alarms/faults.rs` has a service of its own, and one Prometheus scrapes them all,
-//! on the configuration and the rules that we ship. No series is made up. What is not as it would
-//! be is time: the rules' windows are shortened, all by the same factor.
+//! on the configuration and the rules that we ship. No series is made up. Only time differs from
+//! operation: the rules' windows are shortened, all by the same factor.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ pub(crate) mod prometheus;
 pub(crate) mod site;
 
 const POLL: Duration = Duration::from_millis(200);
-/// What a machine without time to spare brings about by itself, whatever the fault: answers,
-/// commits and calls are slow then, and time goes fast for the rules.
+/// Alarms that a busy machine causes by itself, with any fault: answers, commits and calls are slow
+/// then, and time goes fast for the rules.
 const SLOW: [&str; 3] = ["PillarboxDown", "PillarboxCommitsSlow", "PillarboxProviderSlow"];
-/// How much later than asked for a machine wakes us that has no time to spare.
+/// Delay of a wake-up on a machine that has no time to spare.
 const BUSY: Duration = Duration::from_millis(500);
-/// How long all alarms together may take. The slowest needs an hour, which is two minutes here.
+/// Time limit of all alarms together. The slowest needs an hour, which is two minutes here.
 const LONGEST: Duration = Duration::from_mins(8);
 
 #[tokio::test(flavor = "multi_thread")]

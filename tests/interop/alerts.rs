@@ -11,7 +11,7 @@ use crate::kit::{Received, Receiver, Reply, Server, Site};
 use crate::nodes::{configuration, psql};
 
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
-/// A condition is told of after a minute, and a node is silent after 20 seconds.
+/// A condition is reported after a minute, and a node is silent after 20 seconds.
 const LONGEST: Duration = Duration::from_mins(4);
 
 /// Events once they are as wanted.

@@ -120,7 +120,7 @@ async fn a_node_that_does_not_answer_is_named() {
     assert!(output.status.code() == Some(1) && said.contains("node b does not answer"), "{said}");
     let organisations = json_of(one, &["org", "list"]);
     assert_eq!(organisations, json!({"organisations": []}), "it is removed all the same");
-    // What it held ends as its turn comes.
+    // The messages that it held end when their attempt is due.
     servers[1].signal("CONT");
     let end = Instant::now() + WITHOUT_CALLS + PATIENCE;
     loop {

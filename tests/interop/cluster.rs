@@ -1,6 +1,6 @@
 //! Nodes on one database, which a supervisor starts again, and clients of theirs that keep every
-//! answer. Tests make things go wrong meanwhile, and compare at the end what clients were told with
-//! what the nodes and the provider have.
+//! answer. Tests make things go wrong meanwhile, and compare at the end the answers to clients with
+//! the records of the nodes and the provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,23 +23,23 @@ const ORGANISATION: &str = "acme";
 const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// Pause of a poster between two keys, so that the nodes are not at their limit.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// How long a request may be without an answer. A read and an acceptance end within
-/// `answer_timeout`, 8 s, each.
+/// Time limit of a request's answer. A read and an acceptance end within `answer_timeout`, 8 s,
+/// each.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(20);
-/// How long a client waits that repeats its request soon.
+/// Wait of a client that repeats its request soon.
 pub(crate) const IMPATIENT: Duration = Duration::from_secs(1);
 /// Exit code of a node that the others took for dead.
 const FENCED: i32 = 75;
 const SIGKILL: i32 = 9;
-/// How many tasks compare.
+/// Number of tasks that compare.
 const COMPARING: usize = 8;
 
-/// All that clients were told.
+/// All answers that clients received.
 #[derive(Default)]
 pub(crate) struct History {
     /// Ids that were answered for a key.
     pub(crate) ids: BTreeMap<String, BTreeSet<String>>,
-    /// When each node accepted a message, or repeated the answer for one.
+    /// Times at which each node accepted a message, or repeated the answer for one.
     pub(crate) accepted: BTreeMap<usize, Vec<Instant>>,
     pub(crate) refused: usize,
     /// Requests whose connection failed.
@@ -54,11 +54,11 @@ pub(crate) struct Nodes {
     pub(crate) sites: Vec<Site>,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     pub(crate) history: Mutex<History>,
-    /// What everybody was told, for the judge.
+    /// All observations, for the judge.
     told: kit::History,
-    /// How often a node ended because the others took it for dead.
+    /// Number of times that a node ended because the others took it for dead.
     pub(crate) fenced: AtomicUsize,
-    /// How often a node was killed.
+    /// Number of times that a node was killed.
     pub(crate) killed: AtomicUsize,
     is_over: AtomicBool,
 }
@@ -104,7 +104,6 @@ impl Nodes {
         nodes
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.sites.len()
     }
@@ -169,8 +168,8 @@ impl Nodes {
         }));
     }
 
-    /// Reads a page of the feed at a node; the entries, and where the next page begins. `None` if the
-    /// node does not answer with one.
+    /// Reads a page of the feed at a node; returns the entries, and the cursor of the next page.
+    /// `None` if the node does not answer with one.
     async fn read_feed(
         &self,
         number: usize,
@@ -247,7 +246,7 @@ impl Nodes {
         let tail = |number| {
             let log = self.server(number).map(|server: Arc<Server>| server.log());
             let log = log.unwrap_or_default();
-            // Not what is told of each message.
+            // Lines about single messages are left out.
             let is_of_node = |line: &&str| !line.contains(" INFO ");
             log.lines().filter(is_of_node).collect::<Vec<_>>().join("\n")
         };
@@ -319,7 +318,7 @@ impl Nodes {
         failed
     }
 
-    /// Waits until a message has ended alike at all nodes; gives its record.
+    /// Waits until a message has ended in the same way at all nodes; returns its record.
     async fn settled(&self, servers: &[Arc<Server>], id: &str) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -402,7 +401,7 @@ async fn follow(nodes: Arc<Nodes>) {
     }
 }
 
-/// Waits until nobody else uses the server.
+/// Waits until no other client uses the server.
 async fn last(mut server: Arc<Server>) -> Server {
     loop {
         match Arc::try_unwrap(server) {

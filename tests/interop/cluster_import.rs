@@ -25,7 +25,7 @@ async fn get(server: &Server, path: &str) -> Value {
     answer
 }
 
-/// What a command prints as JSON.
+/// Output of a command, as JSON.
 fn listed(site: &Site, arguments: &[&str]) -> Value {
     let output = site.done(&[arguments, &["--json"]].concat());
     serde_json::from_slice(&output.stdout).unwrap()
@@ -107,7 +107,7 @@ async fn everything_of_a_data_file_is_in_the_database_after_an_import() {
     let after = get(&server, &format!("/events?after={cursor}")).await;
     let events = |page: &Value| page["events"].as_array().unwrap().clone();
     assert_eq!(events(&after)[..events(&rest).len()], events(&rest)[..], "{after}");
-    // The endpoint is told of what is new alone.
+    // The endpoint receives only new events.
     let (_, new) = post(&server, "bob@example.org", "new").await;
     server.wait_for(new["id"].as_str().unwrap(), "sent").await;
     let all = endpoint.wait_for(told.len() + 2).await;

@@ -12,7 +12,7 @@ use crate::kit::{DevProcess, PATIENCE, answer, http_client};
 
 const DASHBOARD: &str = include_str!("../../monitoring/dashboard.json");
 const METRICS: &str = include_str!("../../docs/metrics.md");
-/// Panels that are empty in `dev`, where nothing is wrong and there is no quota, by their titles.
+/// Panels that are empty in `dev`, if nothing is wrong and there is no quota, by their titles.
 const EMPTY_IN_DEV: [&str; 3] = ["Refusals", "Attempts that did not send", "Daily quota"];
 
 /// The title and the expression of each query, with the values that Grafana puts in.
@@ -94,7 +94,7 @@ async fn every_query_of_the_dashboard_has_an_answer() {
     }
 }
 
-/// Runs the step that the documentation tells; gives what it says.
+/// Runs the step of the documentation; returns its output.
 fn install(prometheus: &Path, grafana: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("monitoring/install.sh");
     let output = Command::new(script).args([prometheus, grafana]).output().unwrap();

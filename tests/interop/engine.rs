@@ -11,9 +11,9 @@ use tokio::time::sleep;
 use crate::kit::{self, PATIENCE, Server, Site, message};
 use crate::nodes::{configuration, psql};
 
-/// How long a node sends once it stops.
+/// Time for which a node sends once it stops.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How much longer it may take until it has ended.
+/// Time beyond that until it has ended.
 const END: Duration = Duration::from_secs(10);
 /// Until it shows that something does not answer.
 const SHOWN: Duration = Duration::from_secs(15);
@@ -57,7 +57,7 @@ async fn a_node_whose_engine_panics_ends_with_70() {
     assert!(log.contains("other_nodes_changes"), "{log}");
 }
 
-/// What each process of the server is for, in the order in which a node connects.
+/// Purposes of the server's processes, in the order in which a node connects.
 const BACKENDS: [&str; 7] = [
     "acceptance",
     "acceptance",

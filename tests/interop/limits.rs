@@ -20,7 +20,7 @@ const CLIENTS: usize = 12;
 /// Time after which every node knows a new limit.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Posts until the limit is reached or the node is gone.
+/// Posts until the limit is reached or the node has ended.
 async fn post(url: String, key: String, history: History) {
     let client = http_client();
     loop {

@@ -20,12 +20,13 @@ use crate::nodes::Nodes;
 const CLIENTS: usize = 8;
 /// Pause of a client between two messages.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long each state of the nodes lasts.
+/// Duration of each state of the nodes.
 const PHASE: Duration = Duration::from_secs(4);
-/// Time from a node's end until the balancer knows it for sure: two looks, each with its time-out.
+/// Time from a node's end until the balancer has surely noticed it: two checks, each with its
+/// time-out.
 const NOTICED: Duration = Duration::from_secs(5);
 
-/// What clients were told.
+/// Answers that clients received.
 #[derive(Default)]
 struct History {
     /// Subjects and their ids.
@@ -226,7 +227,7 @@ async fn clients_of_a_load_balancer_notice_no_drain_and_lose_little_by_a_crash()
     sleep(PHASE).await;
     assert!(clients.accepted() > accepted + 10, "nothing is accepted after the crash");
 
-    // What it held is settled once it is back.
+    // The messages that it held are final once it is back.
     let _one = nodes.start(0);
     let history = clients.stop().await;
     let end = Instant::now() + PATIENCE;

@@ -1,8 +1,8 @@
-//! What the provider gets, as mail software that was not written here reads it: Python's email
+//! Requests to the provider, as mail software that was not written here reads them: Python's email
 //! package finds every name, address and header that was posted, over generated messages, and
 //! botocore's model of SES every file.
 //!
-//! `SEED` repeats a run, `MAIL_MESSAGES` says how many messages it has.
+//! `SEED` repeats a run; `MAIL_MESSAGES` sets the number of its messages.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use crate::kit::{PATIENCE, Site, SmtpClient, accepted_id, number};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
-/// How many messages are posted before it is waited for the provider to have them all.
+/// Number of messages that are posted before the test waits for the provider to have them all.
 const AT_ONCE: u64 = 500;
 
 /// A mailbox as it is posted, and what it says.
@@ -35,7 +35,7 @@ struct Generated {
     domain: String,
 }
 
-/// What names are made of: what mail gives a meaning to, scripts, and plain words.
+/// Parts of names: characters that mean something in mail, scripts, and plain words.
 const PIECES: [&str; 34] = [
     "Ann",
     "Lee",
@@ -153,7 +153,7 @@ fn message(number: u64, random: &mut fastrand::Rng) -> (Value, Value) {
     (posted, expected)
 }
 
-/// A provider that takes whatever it gets, and keeps it byte for byte.
+/// A provider that takes all input, and keeps it byte for byte.
 async fn start_provider() -> (String, Arc<Mutex<Vec<Bytes>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -70,7 +70,7 @@ fn beside(program: &str) -> PathBuf {
 
 /// Has a program's wall clock be off by what a file says, such as `+95d`. It asks again each time.
 fn set_clock(command: &mut Command, file: &Path) {
-    // Where Debian's faketime keeps its library.
+    // Directory in which Debian's faketime keeps its library.
     let found = std::fs::read_dir("/usr/lib").unwrap().find_map(|entry| {
         let directory = entry.unwrap().path().join("faketime");
         directory.join("libfaketime.so.1").exists().then_some(directory)

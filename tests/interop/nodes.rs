@@ -112,12 +112,12 @@ impl<const COUNT: usize> Nodes<COUNT> {
     }
 }
 
-/// How long everything that goes wrong may take.
+/// Time limit of all faults together.
 const LONGEST: Duration = Duration::from_mins(15);
 /// Recipients a second of all nodes together, in the tests that count them.
 const RATE: u32 = 100;
 
-/// Clients that post each key to two nodes, whichever accept it, until they are stopped.
+/// Clients that post each key to two nodes until they are stopped; either node may accept it.
 struct Posters {
     tasks: JoinSet<()>,
     is_over: Arc<AtomicBool>,
@@ -174,7 +174,7 @@ async fn pause(nodes: Arc<cluster::Nodes>, number: usize) {
     server.signal("CONT");
 }
 
-/// Kills nodes at random, and pauses some, under load; compares what clients were told.
+/// Kills nodes at random, and pauses some, under load; compares with the answers to clients.
 async fn endure(count: usize, kills: usize, pauses: usize) {
     let database = format!("nodes_{count}");
     psql("postgres", &format!("CREATE DATABASE {database}"));
@@ -203,7 +203,7 @@ async fn endure(count: usize, kills: usize, pauses: usize) {
         }
     }
     nodes.all_accept(Instant::now()).await;
-    // The last one lives on, and watches the others.
+    // The last one stays alive, and watches the others.
     let pausing = (0..pauses).map(|number| pause(Arc::clone(&nodes), number));
     pausing.collect::<JoinSet<_>>().join_all().await;
     while nodes.fenced.load(Ordering::SeqCst) < pauses {
@@ -290,7 +290,8 @@ async fn nodes_are_listed_drained_and_forgotten() {
     let with_duties: Vec<_> = with_duties.filter(|duties| *duties != json!([])).collect();
     assert_eq!(with_duties, [json!(["domains", "purge", "webhooks"])]);
 
-    // By a command on the other node. What it holds is sent, and readiness says why it takes no more.
+    // By a command on the other node. The messages that it holds are sent, and readiness says why
+    // it takes no more.
     nodes.sites[0].simulator.set_faults(Faults::always(Fault::Down));
     let waiting = first.send(&message()).await;
     one.done(&["node", "drain", "b"]);
@@ -323,7 +324,7 @@ async fn nodes_are_listed_drained_and_forgotten() {
         sleep(Duration::from_millis(100)).await;
     }
 
-    // A node that lives is not forgotten; one that is gone is, and what it held has failed.
+    // A node that lives is not forgotten; a dead one is, and the messages that it held have failed.
     let kept = two.run(&["node", "forget", "a"]);
     let said = String::from_utf8_lossy(&kept.stderr).into_owned();
     assert!(!kept.status.success() && said.contains("sign of life"), "{said}");
@@ -532,8 +533,8 @@ async fn a_database_whose_clock_is_set_wrong_deletes_nothing_and_forgets_no_key(
         }
     }
 
-    // A node that starts after a jump to within a day has nothing of its own to doubt the clock by. The
-    // others have told it.
+    // A node that starts after a jump to within a day has no data of its own to doubt the clock by.
+    // The others have reported it.
     second.terminate().await;
     set("+20h");
     until_clock_is(&nodes.sites[0], true, PATIENCE).await;
@@ -546,8 +547,8 @@ async fn a_database_whose_clock_is_set_wrong_deletes_nothing_and_forgets_no_key(
         until_clock_is(site, false, PATIENCE).await;
     }
 
-    // It was wrong before, and is right now: one word is enough, for all nodes. A long run waits
-    // until the other one looks; a short one starts it again.
+    // It was wrong before, and is right now: one command is enough, for all nodes. A long run waits
+    // until the other one checks; a short one starts it again.
     set("+95d");
     for site in &nodes.sites {
         until_clock_is(site, true, PATIENCE).await;
@@ -578,7 +579,7 @@ async fn a_database_whose_clock_is_set_wrong_deletes_nothing_and_forgets_no_key(
     }
 }
 
-/// How far the time of a message's acceptance is from now by this machine's clock, in seconds.
+/// Distance of a message's acceptance from now by this machine's clock, in seconds.
 fn seconds_from_now(record: &Value) -> u64 {
     let created_at = Timestamp::parse_rfc3339(record["createdAt"].as_str().unwrap()).unwrap();
     created_at.unix_millis().abs_diff(Timestamp::from(SystemTime::now()).unix_millis()) / 1000

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::beside;
 use crate::kit::DevProcess;
 
-/// How many requests schemathesis makes of each operation in each of its ways.
+/// Number of requests that schemathesis makes of each operation in each of its ways.
 const EXAMPLES: &str = if cfg!(feature = "long") { "1000" } else { "50" };
 
 /// The service on its own simulator.

@@ -45,7 +45,7 @@ impl Reader {
             .unwrap()
     }
 
-    /// What a block prints.
+    /// Output of a block.
     fn printed(&self, text: &str, id: &str) -> String {
         let output = self.paste(text, id);
         assert!(output.status.success(), "{text}\n{output:?}");
@@ -224,7 +224,7 @@ fn commands(page: &str) -> Vec<String> {
     commands
 }
 
-/// Whether a line stands in an indented block, of the page or of a numbered list.
+/// True if a line stands in an indented block, of the page or of a numbered list.
 fn is_indented(line: &str) -> bool {
     let spaces = line.len() - line.trim_start().len();
     spaces == 4 || (spaces == 7 && line.trim_start().starts_with("pillarbox "))
@@ -454,7 +454,7 @@ fn the_examples_say_what_to_do_without_a_service_and_without_files() {
     }
 }
 
-/// What a program that follows the feed prints until there are so many lines; it is killed then.
+/// Output of a program that follows the feed, until there are so many lines; it is killed then.
 fn followed(reader: &Reader, program: &str, cursor: &Path, lines: usize) -> Vec<String> {
     let mut words = program.split(' ');
     let mut process = Command::new(words.next().unwrap())

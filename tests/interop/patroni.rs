@@ -1,8 +1,8 @@
 //! Nodes on `PostgreSQL` under Patroni, while its parts are killed, paused, cut off and switched over
 //! under load. `tests/with-patroni.sh` starts the parts, each in a network namespace of its own.
 //!
-//! Each answer is kept. At the end of each fault the test compares what clients were told with what
-//! both nodes and the provider have.
+//! Each answer is kept. At the end of each fault the test compares the answers to clients with the
+//! records of both nodes and the provider.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ const MEMBERS: [&str; 3] = ["pg1", "pg2", "pg3"];
 const POSTERS: usize = 4;
 /// A longer time without an acceptance is an outage.
 const NOTABLE: Duration = Duration::from_secs(2);
-/// How much longer than Patroni a node may take to accept again.
+/// Time that a node may take longer than Patroni to accept again.
 const ALLOWED: Duration = Duration::from_secs(10);
-/// How long a fault lasts that Patroni has to act on: longer than its `ttl` of 20 s.
+/// Duration of a fault that Patroni has to act on: longer than its `ttl` of 20 s.
 const HELD: Duration = Duration::from_secs(45);
 
-/// What goes wrong.
+/// Fault of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// The primary's machine ends.
@@ -45,7 +45,7 @@ enum Fault {
     /// Both nodes lose the primary, and Patroni does not notice.
     PrimaryFromNodes,
     StandbyFromEtcd,
-    /// Nobody reaches the primary any more, and it reaches nobody.
+    /// Nothing reaches the primary any more, and it reaches nothing.
     PrimaryAlone,
     /// The primary reaches the nodes alone, and a process of its server ends. Once the server has
     /// recovered from that, it shows commits that no standby has.
@@ -74,7 +74,7 @@ struct Cluster {
     client: reqwest::Client,
 }
 
-/// Who is what, as Patroni says.
+/// Roles of the members, as Patroni reports them.
 #[derive(Debug, Clone)]
 struct Roles {
     primary: String,
@@ -136,7 +136,7 @@ impl Cluster {
     /// Loses all packets between two parts, in both directions.
     fn cut(&self, one: &str, other: &str) {
         for (at, to) in [(one, other), (other, one)] {
-            // Frames to an address that nobody has: no error, no answer.
+            // Frames to an address without an owner: no error, no answer.
             let (namespace, to) = (self.namespace_of(at), self.address(to));
             let nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"];
             let place = ["-n", &namespace, "neigh", "replace", &to, "dev", "eth0"];
@@ -180,7 +180,7 @@ impl Cluster {
         assert!(status.is_success(), "{status}: {text}");
     }
 
-    /// A command line of psql where nobody is cut off.
+    /// A command line of psql if no part is cut off.
     fn psql(&self, hosts: &[&str], database: &str, sql: &str) -> Command {
         let hosts: Vec<_> = hosts.iter().map(|host| self.address(host)).collect();
         let server = format!(
@@ -406,7 +406,7 @@ async fn inject(fault: Fault, cluster: &Cluster, roles: &Roles) -> Option<Instan
     None
 }
 
-/// Makes one fault under load, and compares what was told before, meanwhile and after.
+/// Makes one fault under load, and compares the answers before, meanwhile and after.
 async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<Nodes>) {
     let roles = cluster.healthy().await;
     *nodes.history.lock().unwrap() = History::default();
@@ -418,7 +418,7 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let began = Instant::now();
     let healed = inject(fault, cluster, &roles).await;
     let after = cluster.healthy().await;
-    // Whatever follows from the return of a part comes soon.
+    // Consequences of a part's return come soon.
     let ended = Instant::now() + Duration::from_secs(5);
     nodes.all_accept(ended).await;
     let takes_writes = |written: &Vec<Instant>| written.last().is_some_and(|at| *at > ended);

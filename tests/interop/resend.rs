@@ -24,7 +24,7 @@ const LISTENER: &str = "[resend_api]\nlisten = \"127.0.0.1:0\"";
 const SMALL: &str =
     "max_request_bytes = 4096\nmax_reading_bytes = 16384\n[sending]\nmax_pending_bytes = 16384\n";
 
-/// A program with Resend's SDK, and where its modules are.
+/// A program with Resend's SDK, and the directory of its modules.
 fn program(name: &str) -> Command {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/resend");
     if Path::new(name).extension().is_some_and(|kind| kind == "py") {
@@ -35,7 +35,7 @@ fn program(name: &str) -> Command {
         return command;
     }
     let modules = std::env::var("RESEND_NODE").expect("a directory with: npm install resend svix");
-    // Node looks for a module beside the program alone.
+    // Node searches for a module only beside the program.
     let copy = format!("{modules}/{name}");
     std::fs::copy(format!("{directory}/{name}"), &copy).unwrap();
     let mut command = Command::new("node");
@@ -283,7 +283,7 @@ fn django_anymail_sends_and_is_told() {
     site.wait_for("told delivered success@simulator.amazonses.com None", id);
 }
 
-/// Where the packages of the recipes are installed.
+/// Directory of the installed packages of the recipes.
 fn installed() -> PathBuf {
     std::env::var_os("RESEND_RECIPES").expect("a directory with what .ci/run installs").into()
 }

@@ -36,7 +36,7 @@ async fn a_copy_of_a_live_nodes_data_directory_does_not_take_its_place() {
     let id = first.send(&message()).await;
     first.wait_for(&id, "sent").await;
 
-    // Once it is gone, the copy takes its place after a while.
+    // Once it has ended, the copy takes its place after a while.
     first.kill();
     let began = Instant::now();
     let copy = nodes.start(1);

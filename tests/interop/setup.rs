@@ -136,7 +136,7 @@ async fn events_arrive_by_the_way_that_aws_setup_made() {
     assert_eq!(refused["error"]["field"], "to[1]", "the one that bounced, alone: {refused}");
 }
 
-/// What SES says of a message in each of its events.
+/// Field `mail` of each event of a message.
 fn mail(sent: &Value, record: &Value) -> Value {
     let tags = sent["EmailTags"].as_array().unwrap().iter();
     let mut tags: serde_json::Map<String, Value> =

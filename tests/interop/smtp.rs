@@ -1,6 +1,6 @@
-//! SMTP submission by clients that were not written here, with STARTTLS, with TLS from the first byte
-//! and without TLS, by the recipes of `docs/smtp.md`. What they build arrives byte for byte, but for the fields
-//! that are removed.
+//! SMTP submission by clients that were not written here, with STARTTLS, with TLS from the first
+//! byte and without TLS, by the recipes of `docs/smtp.md`. Their messages arrive byte for byte, but
+//! for the fields that are removed.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,10 +21,10 @@ use crate::kit::{PATIENCE, Server, Site};
 const PAGE: &str = include_str!("../../docs/smtp.md");
 /// The recipients of the mails that the programs build.
 const RECIPIENTS: [&str; 3] = ["bob@example.org", "cy@example.org", "hidden@example.org"];
-/// PHP, which heeds `assert` only if it is told to.
+/// PHP, which heeds `assert` only with this option.
 const PHP: [&str; 3] = ["php", "-d", "zend.assertions=1"];
 
-/// How a session begins.
+/// Beginning of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beginning {
     StartTls,
@@ -34,7 +34,7 @@ enum Beginning {
 }
 
 impl Beginning {
-    /// With a certificate.
+    /// Both beginnings with a certificate.
     const BOTH: [Self; 2] = [Self::StartTls, Self::Tls];
     const PLAIN: [Self; 1] = [Self::Plain];
 
@@ -234,7 +234,7 @@ fn recipe_of_page(heading: &str) -> (String, Beginning) {
     (block.to_owned(), own.expect("a port"))
 }
 
-/// Somebody between client and service, who hides STARTTLS and asks for the key all the same. Gives
+/// An attacker between client and service, who hides STARTTLS and still asks for the key. Returns
 /// the port, and the commands as they come.
 fn server_without_tls() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -345,7 +345,7 @@ async fn what_nodemailer_builds_arrives_byte_for_byte() {
     let modules = Path::new(&modules).join("node_modules");
     let program = ("mail.mjs", include_str!("smtp/nodemailer.mjs"));
     for place in Submitting::each().await {
-        // Node looks for a module beside the program.
+        // Node searches for a module beside the program.
         std::os::unix::fs::symlink(&modules, place.site.directory().join("node_modules")).unwrap();
         place.keeps_its_key("Nodemailer", program, &["node"]).await;
         for (count, start) in (1..).zip(place.starts.iter().copied()) {

@@ -36,14 +36,14 @@ impl Example {
     }
 }
 
-/// The programs on `docs/webhooks.md`. Where the libraries are, the gate says.
+/// The programs on `docs/webhooks.md`. The gate sets the place of the libraries.
 fn programs() -> [Command; 2] {
     let python = std::env::var("STANDARDWEBHOOKS_PYTHON");
     let mut python = Command::new(python.expect("a Python with: pip install standardwebhooks"));
     python.arg("examples/receive.py");
     let modules = std::env::var("STANDARDWEBHOOKS_NODE");
     let modules = modules.expect("a directory with: npm install standardwebhooks");
-    // Node looks for a module beside the program alone.
+    // Node searches for a module only beside the program.
     let program = format!("{modules}/receive.mjs");
     std::fs::copy("examples/receive.mjs", &program).unwrap();
     let mut node = Command::new("node");

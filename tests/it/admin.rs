@@ -353,7 +353,7 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
             while !asked.ends_with(b"}") {
                 assert_ne!(stream.read_buf(&mut asked).await.unwrap(), 0);
             }
-            // Nobody reads one that is too long to its end.
+            // An answer that is too long is not read to its end.
             let _ = stream.write_all(answer.as_bytes()).await;
         };
         let call = OrganisationAdd { name: "acme".to_owned(), test: false };

@@ -1,5 +1,5 @@
-//! Alerts for operators over real HTTP: what their receiver is told, when, and what it costs if it takes
-//! nothing.
+//! Alerts for operators over real HTTP: content, time and cost of the posts, also if their receiver
+//! takes nothing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ use crate::kit::{
 const MOMENT: Duration = Duration::from_millis(2_500);
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
-/// 24 bytes.
+/// Secret of 24 bytes.
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
 
 /// A service on a manual clock, and the operators' receiver.
@@ -68,8 +68,8 @@ impl Place {
         Self { service: service.unwrap(), config, clock, ..self }
     }
 
-    /// Has conditions be found, and lets time pass. No look at them is more than a quarter of an hour
-    /// after the one before.
+    /// Has conditions be found, and lets time pass. No check of them is more than a quarter of an
+    /// hour after the one before.
     async fn pass(&self, mut time: Duration) {
         sleep(MOMENT).await;
         while !time.is_zero() {

@@ -20,7 +20,7 @@ const WRONG_SECRET: &str = "PLANTED-9e107d9d372bb6826bd81d3542a419d6";
 /// All that SES publishes and the service can use.
 const EVENTS: [&str; 6] = ["SEND", "REJECT", "BOUNCE", "COMPLAINT", "DELIVERY", "DELIVERY_DELAY"];
 
-/// What doctor came to.
+/// Findings of doctor.
 #[derive(Debug)]
 struct Examined {
     code: i32,
@@ -92,13 +92,13 @@ impl Examined {
         (worst["verdict"].as_str().unwrap(), text)
     }
 
-    /// Checks one verdict and a word of what is said.
+    /// Checks one verdict and a word of its text.
     fn says(&self, about: &str, verdict: &str, word: &str) {
         let (found, text) = self.about(about);
         assert!(found == verdict && text.contains(word), "{about}: {found}: {text}: {self:?}");
     }
 
-    /// What else is a fault.
+    /// Subjects of the other faults.
     fn faults(&self) -> Vec<&str> {
         let faults = self.checks.iter().filter(|check| check["verdict"] == "notOk");
         faults.map(|check| check["about"].as_str().unwrap()).collect()
@@ -268,7 +268,7 @@ async fn a_domain_that_ses_does_not_take_is_a_fault_and_cannot_be_sent_from() {
     examined.says("sending", "notOk", "example.org is not verified for any organisation");
     site.simulator.remove_identity("example.com");
     let examined = doctor(&site, &[]).await;
-    // A sub-domain of one that SES has verified looks the same, and is sent from.
+    // A sub-domain of one that SES has verified gives the same answer, and is sent from.
     examined.says("domain example.com", "warning", "no identity");
     assert!(examined.faults().is_empty(), "{examined:?}");
 }
@@ -323,7 +323,7 @@ async fn an_endpoint_that_lacks_the_calls_is_no_fault_of_the_set_up() {
     assert_eq!(examined.code, 0, "{examined:?}");
 }
 
-/// An address where nothing listens.
+/// An address at which nothing listens.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -388,7 +388,7 @@ async fn listeners_of_smtp_are_asked_and_a_mistake_about_them_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_of_smtp_that_a_supervisor_hands_over_are_asked() {
     let (site, _files) = tls::site(&Certificate::new()).await;
-    // The socket's address counts, whatever the configuration says.
+    // The socket's address counts, not that of the configuration.
     let ignored = free_address();
     let configured = |key: &str| format!("[smtp]\n{key} = \"{ignored}\"\n[ses]");
     for (name, key, said) in

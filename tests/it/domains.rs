@@ -1,4 +1,4 @@
-//! Sender domains: when SES is asked about them, what its answers come to, and what is printed.
+//! Sender domains: the times of questions to SES, the meaning of its answers, and the output.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl DomainChecks {
         Verifier::new(self.store.clone(), self.ses.clone(), self.clock.clone())
     }
 
-    /// What a round leads to: how many calls it made, and the domain's state afterwards.
+    /// Result of a round: the number of calls that it made, and the domain's state afterwards.
     async fn round(&self) -> (u64, DomainState) {
         let before = self.simulator.calls_total();
         self.verifier().round().await;
@@ -177,7 +177,7 @@ async fn serve(checks: &DomainChecks) {
         None,
     );
     let socket = Socket::bind(&socket(checks.directory.path())).await.unwrap();
-    // A drain that nobody drives stops nothing.
+    // A drain without a driver stops nothing.
     let (_, signal) = Drain::new();
     tokio::spawn(socket.serve(Arc::new(admin), signal));
 }

@@ -1,4 +1,4 @@
-//! Proxies between the service and AWS or endpoints of webhooks, and what an operator is told of them.
+//! Proxies between the service and AWS or endpoints of webhooks, and their reports to operators.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Network {
         self.site.start_by(self.in_environment(self.site.service(), variables))
     }
 
-    /// What doctor says about something.
+    /// Findings of doctor about a subject.
     async fn doctor(&self, about: &str, variables: &[(&str, &str)]) -> Vec<String> {
         let command = self.in_environment(self.site.command(&["doctor", "--json"]), variables);
         let Finished { out, err, .. } = Finished::run(command).await;
@@ -105,7 +105,7 @@ async fn the_environments_proxy_is_used_unless_a_key_or_no_proxy_says_otherwise(
     server.wait_for(&id, "sent").await;
     let said = format!("through the proxy http://{} (HTTPS_PROXY)", network.proxy.address);
     wait_for_log(&server, &said).await;
-    // The service tells, whatever the environment of the command is.
+    // The service reports it, with any environment of the command.
     assert!(network.doctor("proxy", &[]).await[0].contains(&said));
     require_no_secret(&server.terminate().await);
     assert!(network.proxy.taken().contains(&ACCOUNT.to_owned()));
@@ -179,7 +179,7 @@ async fn a_proxy_that_cannot_be_one_is_refused_before_the_start_without_its_pass
         assert!(code != 0 && err.contains(words), "{ses}{variable}: {code} {err}");
         assert!(!err.contains("PLANTED") && !out.contains("PLANTED"), "{ses}: {out}{err}");
     }
-    // Commands that call nobody outside do not mind.
+    // Commands that make no calls to the outside do not use it.
     network.site.configure("", "");
     let mut command = network.site.command(&["org", "list"]);
     command.env("HTTPS_PROXY", "socks5://proxy:1080");

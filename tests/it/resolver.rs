@@ -1,5 +1,5 @@
-//! Name servers that do not answer: what is called by other names goes on, and so does everything
-//! that calls nobody.
+//! Name servers that do not answer: calls to other names go on, and so does everything without
+//! calls.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use crate::kit::{PATIENCE, Receiver, Reply, Server, Site, message};
 
 /// Name server of the test. Port 53 of any address in 127.0.0.0/8 is only for root.
 const NAME_SERVER: &str = "127.83.7.53";
-/// Longer than a listing or a call takes on a busy machine, and less than a look-up that gets no
+/// Longer than a listing or a call takes on a busy machine, and less than a resolution that gets no
 /// answer (resolv.conf(5): twice 5 seconds).
 const SOON: Duration = Duration::from_secs(4);
 /// Organisations, each with endpoints of its own.
 const ORGANISATIONS: usize = 4;
 /// Endpoints of each organisation whose names get no answer.
 const DEAD: usize = 10;
-/// Events for each endpoint: as many as it is told of at one time.
+/// Events for each endpoint: as many as it receives at one time.
 const EVENTS: usize = 16;
 
 /// Starts the service with a name server that takes questions and never answers.
@@ -49,7 +49,7 @@ async fn list(server: &Server) {
     listed.bytes().await.unwrap();
 }
 
-/// How long something takes.
+/// Duration of an action.
 async fn timed(what: impl Future<Output = ()>) -> Duration {
     let start = Instant::now();
     what.await;
@@ -83,7 +83,7 @@ async fn endpoints_whose_names_get_no_answer_hold_nobody_up() {
             assert_eq!(response.status(), 200);
         }
     }
-    // Until they are all being looked up.
+    // Until they are all being resolved.
     let end = Instant::now() + PATIENCE;
     loop {
         let listed = site.done(&["webhook", "list", "--json"]);
@@ -110,7 +110,7 @@ async fn endpoints_whose_names_get_no_answer_hold_nobody_up() {
         assert!(took < SOON, "an endpoint whose name is known was told after {took:?}");
         sleep(Duration::from_millis(400)).await;
     }
-    // Attempts that are under way have five seconds; look-ups are not waited for.
+    // Attempts that are under way have five seconds; the stop does not wait for resolutions.
     let took = timed(async { drop(server.terminate().await) }).await;
     assert!(took < Duration::from_secs(9), "a stop took {took:?}");
 }

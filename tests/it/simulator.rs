@@ -25,7 +25,7 @@ use crate::kit::pillarbox;
 const BAD_REQUEST: (u16, &str) = (400, "BadRequestException");
 const BAD_SIGNATURE: (u16, &str) = (403, "InvalidSignatureException");
 
-/// Whether the failure is a connection reset, and not a mere end of the stream.
+/// True if the failure is a connection reset, and not a mere end of the stream.
 fn is_reset(error: &reqwest::Error) -> bool {
     let mut source: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = source {

@@ -359,7 +359,7 @@ async fn a_client_that_repeats_gets_the_same_id_and_no_second_message() {
     assert_eq!(codes(&other.ask("MAIL FROM:<ann@example.com>").await), "550 5.7.1");
 }
 
-/// A service on a manual clock that takes submissions, and where.
+/// A service on a manual clock that takes submissions, and its address.
 async fn start_local() -> (LocalService, String) {
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let local =
@@ -706,9 +706,9 @@ async fn clients_that_repeat_after_kills_lose_nothing_and_double_nothing() {
     assert_eq!((summary.messages, summary.killed), (MESSAGES, kills));
 }
 
-/// Submits the message of this number and writes down what the client was told; gives the id if it is
-/// accepted. The message's own id is its key. A reply does not say that it is a replay: the client
-/// knows it, if it has had one before.
+/// Submits the message of this number and records the reply; returns the id if it is accepted. The
+/// message's own id is its key. A reply does not say that it is a replay: the client knows it, if
+/// it has had one before.
 async fn submit_and_tell(
     client: &mut SmtpClient,
     number: usize,

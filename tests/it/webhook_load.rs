@@ -16,26 +16,26 @@ use crate::kit::{Received, Receiver, Reply, Site, accept};
 
 /// Events that are delivered at one time.
 const EVENTS: usize = if cfg!(feature = "long") { 20_000 } else { 1_024 };
-/// Events that nobody takes.
+/// Events that no endpoint takes.
 const UNDELIVERED: usize = if cfg!(feature = "long") { 1_000_000 } else { 10_240 };
-/// What the process may grow by for them: the page cache for what is delivered, and the HTTP client.
+/// Growth of the process for them: the page cache for the deliveries, and the HTTP client.
 const GROWTH: usize = 16 << 20;
 /// Messages that are written at one time.
 const AT_ONCE: usize = 256;
-/// How long an endpoint takes for its answer.
+/// Time of an endpoint until its answer.
 const ANSWER_TIME: Duration = Duration::from_millis(20);
 /// The rate, in deliveries a second, and how many times as long others may take. A build without
-/// optimisation that shares the machine with other tests is given more: whoever waits for another
-/// endpoint still takes a hundred times as long.
+/// optimisation that shares the machine with other tests is given more: an endpoint that waits for
+/// another one still takes a hundred times as long.
 const LEAST_RATE: f64 = if cfg!(feature = "long") { 1_000.0 } else { 25.0 };
 const MOST_SLOWER: f64 = if cfg!(feature = "long") { 1.1 } else { 5.0 };
-/// How often each time is measured: the best of them is not the machine's doing.
+/// Number of measurements of each time: the best of them is not the machine's doing.
 const TRIALS: usize = 3;
 
 /// Endpoints that never answer, and events of the largest size for them.
 const SILENT: usize = 15;
 const LARGE_EVENTS: usize = 60;
-/// What the deliveries of one organisation may take up.
+/// Memory that the deliveries of one organisation may take.
 const OF_ONE_ORGANISATION: usize = 32 << 20;
 
 /// Writes events into the feed of `acme`, in a store that no service has open.
@@ -80,8 +80,8 @@ fn add(site: &Site, url: &str) -> String {
     added["id"].to_string()
 }
 
-/// How long an endpoint that answers at once takes for the events that wait, from the first to the
-/// last of them.
+/// Time of an endpoint that answers at once for the events that wait, from the first to the last of
+/// them.
 async fn drain(site: &Site, receiver: &Receiver, id: &str) -> Duration {
     let before = receiver.count();
     site.done(&["webhook", "replay", id, "--since", "1d"]);
@@ -111,7 +111,7 @@ async fn endpoints_that_are_slow_dead_or_hostile_delay_no_other() {
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     let rate = EVENTS as f64 / time.as_secs_f64();
 
-    // Not at once: what is looked for is a wait, and not that two share a processor.
+    // Not at once: the test measures a wait, and not that two share a processor.
     good.set(Reply::Slow(ANSWER_TIME, 200));
     let alone = best(&site, &good, &id).await;
     let target = format!("{}/elsewhere", server.base);
@@ -146,7 +146,7 @@ async fn a_backlog_that_nobody_takes_costs_no_memory() {
     add_events(&site, UNDELIVERED).await;
     let receiver = Receiver::start(Reply::Status(503)).await;
     let id = add(&site, &receiver.url);
-    // The same file, of which the endpoint has been told everything.
+    // The same file, of which the endpoint has received everything.
     let without = resident(&site, async || {}).await;
     site.done(&["webhook", "replay", &id, "--since", "1d"]);
     let with = resident(&site, async || drop(receiver.wait_for(30).await)).await;

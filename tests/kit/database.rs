@@ -14,7 +14,7 @@ use pillarbox_store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresSe
 const NODE: &str = "a";
 const USER: &str = "pillarbox";
 
-/// Whether sites have their store on `PostgreSQL`.
+/// True if sites have their store on `PostgreSQL`.
 pub(crate) fn is_on_postgres() -> bool {
     std::env::var("TEST_ENGINE").is_ok_and(|engine| engine == "postgres")
 }
@@ -75,7 +75,7 @@ impl Database {
         finished(restore.args(["--exit-on-error", "--dbname", name]).arg(path));
     }
 
-    /// Cuts everybody off.
+    /// Closes all connections and refuses new ones.
     pub(crate) fn cut_off(&self) {
         let name = &self.name;
         self.ask("postgres", &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
@@ -83,7 +83,7 @@ impl Database {
         self.ask("postgres", &format!("SELECT pg_terminate_backend(pid) {of_it}"));
     }
 
-    /// Lets everybody in again.
+    /// Allows connections again.
     pub(crate) fn let_in(&self) {
         self.ask("postgres", &format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", self.name));
     }

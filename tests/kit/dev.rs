@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::process::pillarbox;
 
-/// A `dev` process on free ports. It is killed when dropped, and ends if nobody reads its output.
+/// A `dev` process on free ports. It is killed when dropped, and ends if its output is not read.
 pub(crate) struct DevProcess {
     child: Child,
     output: Lines<BufReader<PipeReader>>,
@@ -19,7 +19,7 @@ impl DevProcess {
         Self::start_with_errors_to(arguments, |_| Stdio::null())
     }
 
-    /// The same with its log among its lines. It waits if nobody reads them.
+    /// The same with its log among its lines. It waits if they are not read.
     pub(crate) fn start_with_log(arguments: &[&str]) -> Self {
         Self::start_with_errors_to(arguments, Stdio::from)
     }
@@ -56,7 +56,8 @@ impl DevProcess {
 }
 
 impl DevProcess {
-    /// Asks the process to end, as Ctrl-C does, and tells how long it took and how it ended.
+    /// Asks the process to end, as Ctrl-C does, and returns the time that it took and its exit
+    /// status.
     pub(crate) fn interrupt(mut self) -> (Duration, ExitStatus) {
         let asked_at = Instant::now();
         self.press_ctrl_c();

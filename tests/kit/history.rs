@@ -1,4 +1,4 @@
-//! The history of a run: what everybody was told, for the judge of `tests/judge`.
+//! The history of a run: the observations of all parties, for the judge of `tests/judge`.
 //!
 //! Must not know what is right.
 
@@ -56,7 +56,8 @@ impl History {
         Self::begin(name, run, simulator)
     }
 
-    /// Begins a history, in a file of this name. What the provider takes goes into it by itself.
+    /// Begins a history, in a file of this name. Messages that the provider takes are added by
+    /// themselves.
     pub(crate) fn begin(name: &str, run: Run, simulator: &Simulator) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("histories");
         std::fs::create_dir_all(&directory).unwrap();
@@ -136,8 +137,8 @@ impl History {
         }));
     }
 
-    /// Ends a history: reads each message that was acknowledged until it is final, and the feed until
-    /// it tells of each, with a key of the organisation. Then it is judged.
+    /// Ends a history: reads each message that was acknowledged until it is final, and the feed
+    /// until it has each, with a key of the organisation. Then it is judged.
     pub(crate) async fn finish(&self, base: &str, key: &str, simulator: &Simulator) -> Summary {
         let acknowledged = self.written.lock().unwrap().acknowledged.clone();
         let client = http_client();

@@ -51,7 +51,7 @@ pub(crate) async fn start_simulator(options: Options) -> Simulator {
     Simulator::start(listener, options).await
 }
 
-/// A port that nobody listens on, another each time. It is below those that the kernel gives to
+/// A port at which nothing listens, another each time. It is below those that the kernel gives to
 /// connections and to listeners on port 0, so that it stays free until it is used.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);

@@ -1,5 +1,6 @@
-//! A stand-in for the service manager: it hears what a service tells of itself, keeps the descriptors
-//! that it is given, and hands them to the next start (`sd_notify(3)`, `sd_listen_fds(3)`).
+//! A stand-in for the service manager: it receives the notifications of a service, keeps the
+//! descriptors that it is given, and hands them to the next start (`sd_notify(3)`,
+//! `sd_listen_fds(3)`).
 //!
 //! Must not know what the descriptors are.
 
@@ -98,7 +99,7 @@ impl Manager {
         self.heard.lock().unwrap().stored.push((name.to_owned(), descriptor));
     }
 
-    /// Gives up all that it keeps by a name.
+    /// Releases all descriptors that it keeps under a name.
     pub(crate) fn take(&self, name: &str) -> Vec<OwnedFd> {
         let mut heard = self.heard.lock().unwrap();
         let stored = std::mem::take(&mut heard.stored);
@@ -107,7 +108,7 @@ impl Manager {
         taken.into_iter().map(|(_, descriptor): (String, _)| descriptor).collect()
     }
 
-    /// Waits until it was told this so many times; gives the last message with it.
+    /// Waits until it received this so many times; returns the last message with it.
     pub(crate) fn wait_for(&self, line: &str, times: usize) -> String {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// Pause between two looks at something that is waited for.
+/// Pause between two checks of an expected state.
 const POLL: Duration = Duration::from_millis(2);
 
 /// A command line of the binary under test, without the environment of the test.
@@ -88,7 +88,7 @@ impl Process {
         self.wait_for("operators look at ")
     }
 
-    /// The address where SMTP sessions begin in plain text.
+    /// The address at which SMTP sessions begin in plain text.
     pub(crate) fn smtp_listening(&self) -> String {
         self.wait_for("SMTP submission at ")
     }

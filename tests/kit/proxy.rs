@@ -83,7 +83,7 @@ impl Proxy {
         self.state.taken.lock().unwrap().clone()
     }
 
-    /// How many requests it refused for want of the right user and password.
+    /// Number of requests that it refused because the user or the password was wrong.
     pub(crate) fn refused(&self) -> usize {
         *self.state.refused.lock().unwrap()
     }

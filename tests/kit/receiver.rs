@@ -30,7 +30,7 @@ use super::PATIENCE;
 /// Pause between two pieces of a body without an end.
 const ENDLESS_PAUSE: Duration = Duration::from_millis(1);
 
-/// How an endpoint answers.
+/// Answer of an endpoint.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// With this status at once.
@@ -41,7 +41,7 @@ pub(crate) enum Reply {
     With(u16, &'static str, String),
     /// With this status and body.
     Saying(u16, &'static str),
-    /// Never.
+    /// The endpoint never answers.
     Silence,
     /// 200, and then bytes without an end.
     Endless,
@@ -61,12 +61,12 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// The event.
+    /// Returns the event, parsed.
     pub(crate) fn event(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Whether one of the signatures is by this secret (Standard Webhooks 1.0.0).
+    /// True if one of the signatures is by this secret (Standard Webhooks 1.0.0).
     pub(crate) fn is_signed_by(&self, secret: &str) -> bool {
         let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
         let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -121,7 +121,7 @@ impl Receiver {
         self.inner.lock().unwrap().received.clone()
     }
 
-    /// How many requests there were so far.
+    /// Number of requests so far.
     pub(crate) fn count(&self) -> usize {
         self.inner.lock().unwrap().received.len()
     }

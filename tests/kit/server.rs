@@ -17,7 +17,7 @@ const LOST_MESSAGES: i32 = 71;
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) base: String,
-    /// The operator listener.
+    /// Address of the operator listener.
     pub(crate) operator: String,
     pub(crate) key: String,
     pub(crate) client: reqwest::Client,

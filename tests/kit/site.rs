@@ -99,7 +99,7 @@ impl Site {
         self.directory.path()
     }
 
-    /// The configuration file.
+    /// Path of the configuration file.
     pub(crate) fn config(&self) -> PathBuf {
         self.directory.path().join("pillarbox.toml")
     }

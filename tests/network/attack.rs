@@ -15,18 +15,18 @@ use crate::client::{Client, get, post_head};
 use crate::kit::PATIENCE;
 use crate::site::Target;
 
-/// How soon a slow client sends its next byte.
+/// Pause of a slow client before its next byte.
 pub(crate) const DRIP: Duration = Duration::from_millis(200);
-/// How long a connection that was closed stays away.
+/// Time for which a connection that was closed stays away.
 const AWAY: Duration = Duration::from_millis(50);
-/// What is announced of a body that never comes: the most that is taken.
+/// Announced length of a body that never comes: the most that is taken.
 const ANNOUNCED: usize = 10 * 1024 * 1024;
-/// How many answers are asked for and left unread.
+/// Number of answers that are requested and left unread.
 const UNREAD: usize = 100;
-/// How many requests go out at once.
+/// Number of requests that go out at once.
 const PIPELINED: usize = 50;
 
-/// How connections are misused.
+/// Kind of misuse of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nothing is ever sent.

@@ -17,11 +17,11 @@ pub(crate) struct Client {
     unread: Vec<u8>,
 }
 
-/// An answer.
+/// Response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// In lower case.
+    /// Head of the response, in lower case.
     head: String,
     pub(crate) body: String,
 }
@@ -57,7 +57,6 @@ impl Client {
         self.answer().await
     }
 
-    /// Reads one answer.
     pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
         loop {
             if let Some(answer) = self.take_answer() {

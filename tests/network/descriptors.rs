@@ -77,7 +77,7 @@ async fn a_listener_without_descriptors_rests_and_recovers() {
         assert!(std::time::Instant::now() < end, "{} files open", site.process.open_files());
         sleep(Duration::from_millis(20)).await;
     }
-    // Whoever is connected is served.
+    // Clients that are connected are served.
     let before = site.process.processor_ticks();
     for _ in 0..10 {
         assert_eq!(client.ask(post(&target, "During")).await.unwrap().status, 200);

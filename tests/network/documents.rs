@@ -1,5 +1,5 @@
-//! Bodies of the largest size, whatever is in them: six at once take their own size and little
-//! more, and none holds up other clients.
+//! Bodies of the largest size, with any content: six at once take their own size and little more,
+//! and none holds up other clients.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 use crate::client::{Client, post_head_to};
 use crate::site::{Running, Target};
 
-/// How large a document is, in bytes, and how many come at once.
+/// Size of a document, in bytes, and the number that come at once.
 const SIZE: usize = 10_000_000;
 const AT_ONCE: usize = 6;
-/// What they may take beyond their own size, in bytes.
+/// Memory that they may take beyond their own size, in bytes.
 const ROOM: usize = 64 << 20;
-/// How many shapes are made up.
+/// Number of generated shapes.
 const MADE_UP: u32 = if cfg!(feature = "long") { 200 } else { 6 };
 
 /// A document: what is repeated until it has its size, and what is before and after.
@@ -155,7 +155,7 @@ fn large_lists() -> Vec<Shape> {
     ]
 }
 
-/// Shapes of which nobody has thought.
+/// Shapes that no author has thought of.
 fn made_up() -> impl Strategy<Value = Shape> {
     let text = "([a-z#]|\\\\n|\\\\u00e9|é){0,6}";
     let leaf = prop_oneof![

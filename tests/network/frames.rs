@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::site::Target;
 
-/// What a client begins with (RFC 9113, section 3.4).
+/// Beginning of a client's connection (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The types of frames (RFC 9113, section 6).
@@ -19,7 +19,7 @@ pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
-/// Flags.
+/// Flags of frames.
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
@@ -32,7 +32,6 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 /// The longest payload that need not be agreed on.
 pub(crate) const MAX_PAYLOAD: usize = 16_384;
 
-/// One frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -91,12 +90,12 @@ fn text(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What came from the other side until it closed.
+/// Data that came from the other side until it closed.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// The code of its last word, where it said one.
+    /// The code of its GOAWAY frame, if it sent one.
     pub(crate) goaway: Option<u32>,
-    /// Answers that began.
+    /// Number of answers that began.
     pub(crate) answers: usize,
     /// Streams that it reset.
     pub(crate) resets: usize,

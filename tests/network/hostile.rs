@@ -39,10 +39,10 @@ use crate::site::Target;
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(10);
-/// How long everything is quiet in real time before the next step.
+/// Time for which everything is quiet in real time before the next step.
 const QUIET: Duration = Duration::from_micros(300);
-/// How long the next step waits in real time for a neighbour's answer. An answer that takes longer
-/// waits for something that simulated time brings.
+/// Time for which the next step waits in real time for a neighbour's answer. An answer that takes
+/// longer waits for simulated time.
 const UNANSWERED: Duration = Duration::from_millis(300);
 
 const NEIGHBOURS: usize = 9;
@@ -55,7 +55,7 @@ const RATE: u32 = 14;
 const LATENCY: Duration = Duration::from_millis(30);
 const HOSTILE: &str = "hostile";
 
-/// What is read, written and pending is small, so that an attack soon fills it.
+/// Small limits for reading, writing and pending messages, so that an attack soon fills them.
 fn config(directory: &std::path::Path, provider: SocketAddr) -> Config {
     let any = "127.0.0.1:0".parse().unwrap();
     let mut config = Config {
@@ -73,11 +73,11 @@ fn config(directory: &std::path::Path, provider: SocketAddr) -> Config {
     config
 }
 
-/// A provider that answers everybody at once but the hostile organisation: of its calls, one is
-/// never answered, one is refused in words that repeat what the client wrote, and one is taken.
+/// A provider that answers all at once except the hostile organisation: of its calls, one is never
+/// answered, one is refused in words that repeat what the client wrote, and one is taken.
 #[derive(Default)]
 struct Provider {
-    /// When each message's first call came.
+    /// Time at which each message's first call came.
     calls: Mutex<HashMap<String, Instant>>,
     hostile: AtomicUsize,
     progress: Arc<AtomicUsize>,
@@ -94,7 +94,7 @@ impl Provider {
                     async move { Ok::<_, Infallible>(provider.answer(request).await) }
                 });
                 let http = hyper::server::conn::http1::Builder::new();
-                // A caller that gives up ends its connection.
+                // A caller that stops waiting closes its connection.
                 let _ = http.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -141,10 +141,10 @@ impl Provider {
     }
 }
 
-/// Simulated time.
+/// Control of the simulated time.
 struct Time {
     clock: Clock,
-    /// What the neighbours and their calls have come to, in no unit.
+    /// Progress of the neighbours and their calls, in no unit.
     progress: Arc<AtomicUsize>,
     /// Requests of neighbours that are not answered yet.
     asking: Arc<AtomicUsize>,
@@ -184,17 +184,17 @@ impl Time {
     }
 }
 
-/// What the neighbours have seen.
+/// Observations of the neighbours.
 #[derive(Debug, Default)]
 struct Seen {
-    /// When each accepted message was posted.
+    /// Times at which each accepted message was posted.
     posted: Vec<(String, Instant)>,
-    /// How long the answers took.
+    /// Durations of the answers.
     answers: Vec<Duration>,
     refused: usize,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Debug)]
 struct Figures {
     messages: usize,
@@ -220,7 +220,7 @@ impl Percentiles {
     }
 }
 
-/// Whether the tenth organisation is there.
+/// Choice whether the tenth organisation is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tenth {
     Absent,
@@ -345,7 +345,7 @@ async fn visit(client: &mut Client, target: &Target, name: &str, seen: &Mutex<Se
     }
 }
 
-/// A neighbour looks at what it has sent.
+/// A neighbour lists what it has sent.
 async fn list(client: &mut Client, target: &Target, seen: &Mutex<Seen>) {
     let asked = Instant::now();
     let answer = client.ask(get(target, "/emails?limit=20")).await.unwrap();
@@ -451,7 +451,7 @@ async fn send_documents(target: Target) {
     }
 }
 
-/// Asks on a connection of its own. Whatever comes of it is all the same to an attacker.
+/// Asks on a connection of its own. An attacker ignores the result.
 async fn ask(target: &Target, request: &str) {
     if let Ok(mut client) = Client::connect(target).await {
         let _ = client.ask(request).await;
@@ -466,7 +466,7 @@ async fn nine_neighbours_of_a_hostile_organisation_wait_and_are_refused_as_witho
     assert_eq!(calm.messages, NEIGHBOURS * AT_ONCE * PERIODS as usize);
     assert_eq!((calm.refused, attacked.refused), (0, 0));
     for (without, with) in [(&calm.wait, &attacked.wait), (&calm.answer, &attacked.answer)] {
-        // Nothing is told apart within a few steps.
+        // Differences of a few steps do not count.
         assert!(with.p99 <= (without.p99 * 3 / 2).max(10 * STEP), "{attacked:?} after {calm:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Attacks by HTTP/2, which TLS offers: whoever attacks is cut off or held within bounds, and
-//! clients of both versions are served all the while.
+//! Attacks by HTTP/2, which TLS offers: attackers are cut off or held within bounds, and clients of
+//! both versions are served all the while.
 
 use std::io;
 use std::pin::pin;
@@ -28,18 +28,17 @@ use crate::kit::PATIENCE;
 use crate::secure::{Certificate, HTTP_2};
 use crate::site::{Running, Target};
 
-/// How many connections attack at one time.
+/// Number of connections that attack at one time.
 const CONNECTIONS: usize = if cfg!(feature = "long") { 64 } else { 8 };
-/// How many bytes the process may take for all of them, beyond what it took before: what each
-/// connection may hold is a part of a mebibyte, and what it could make grow without a bound is
-/// tens of them a second.
+/// Bytes that the process may take for all of them, beyond what it took before: each connection may
+/// hold a part of a mebibyte, and unbounded growth would be tens of them a second.
 const ROOM: usize = if cfg!(feature = "long") { 192 << 20 } else { 64 << 20 };
-/// How long a connection that was closed stays away.
+/// Time for which a connection that was closed stays away.
 const AWAY: Duration = Duration::from_millis(20);
-/// Room for a response, where it is not the attack that there is none.
+/// Room for a response, unless the attack is to leave none.
 const WINDOW: u32 = 65_535;
 
-/// How a connection is misused.
+/// Kind of misuse of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
     /// Requests that are reset as soon as they are sent (CVE-2023-44487).
@@ -78,12 +77,12 @@ impl Flood {
         Self::OneUnread,
     ];
 
-    /// Whether the service has to end such a connection, and says why.
+    /// True if the service has to end such a connection, with a reason.
     fn is_cut_off(self) -> bool {
         !matches!(self, Self::Pings | Self::UnreadPings | Self::UnreadSettings | Self::OneUnread)
     }
 
-    /// How many pieces go out at once.
+    /// Number of pieces that go out at once.
     fn burst(self) -> usize {
         if self == Self::OneUnread { 1 } else { 100 }
     }
@@ -92,7 +91,7 @@ impl Flood {
         !matches!(self, Self::UnreadPings | Self::UnreadSettings)
     }
 
-    /// What a connection begins with.
+    /// Beginning of a connection.
     fn first(self, target: &Target) -> Vec<u8> {
         let mut first =
             hello(if matches!(self, Self::NoRoom | Self::OneUnread) { 0 } else { WINDOW });
@@ -149,12 +148,12 @@ impl Flood {
     }
 }
 
-/// What became of the connections of an attack.
+/// Results of an attack's connections.
 #[derive(Debug, Default)]
 struct Fate {
-    /// How many pieces were sent, at least.
+    /// Number of pieces that were sent, at least.
     sent: AtomicUsize,
-    /// What came on the connections that the service has closed.
+    /// Data that came on the connections that the service has closed.
     closed: Mutex<Vec<Received>>,
 }
 
@@ -169,7 +168,7 @@ async fn flood(
     let (reading, mut writing) = tokio::io::split(stream);
     let read = async {
         if !kind.reads() {
-            // Held open and not looked at.
+            // Held open and not read.
             std::future::pending::<()>().await;
         }
         Received::until_closed(reading).await
@@ -190,7 +189,7 @@ async fn flood(
     let (mut read, mut write) = (pin!(read), pin!(write));
     let received = tokio::select! {
         received = &mut read => received,
-        // Whatever was said before is still to be read.
+        // Earlier data is still to be read.
         _ = &mut write => if kind.reads() {
             timeout(PATIENCE, &mut read).await.unwrap_or_default()
         } else {
@@ -291,7 +290,7 @@ async fn withstand(kind: Flood) {
     assert!(more < ROOM, "{kind:?}: {more} bytes more");
     assert!(figures.p99 < crate::HELD_UP, "{kind:?}: {figures}");
     if kind.is_cut_off() {
-        // A reset may destroy what a connection was told last; it does not always.
+        // A reset may destroy the last frames of a connection; it does not always.
         let calm = closed.iter().filter(|one| one.goaway == Some(ENHANCE_YOUR_CALM)).count();
         assert!(calm > 0 && calm >= closed.len() / 2, "{kind:?}: {closed:?}");
         // And it is cut off soon.
@@ -344,7 +343,7 @@ async fn requests_without_room_for_their_responses() {
     withstand(Flood::NoRoom).await;
 }
 
-/// However a connection is misused, it does not last.
+/// No misuse of a connection lasts.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_misused_connection_is_kept_for_ever() {
     let _ = rustls::crypto::ring::default_provider().install_default();

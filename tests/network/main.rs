@@ -1,12 +1,13 @@
-//! Clients that attack by how they use their connections: whoever uses them well is served all the
+//! Clients that attack by misuse of their connections: well-behaved clients are served all the
 //! while.
 //!
 //! Everywhere, each request of the clients that behave is answered with success while an attack
-//! goes on, and afterwards the process has no more files open than before. What these clients were
-//! told is judged, too: each of their messages is sent once, and no other. The long form also
-//! holds their 99th percentile to three times what it is without the attack, with more
-//! connections: `cargo test --release --features long --test network -- --nocapture
-//! --test-threads 1`; `NETWORK_SECONDS` says how long each measurement takes.
+//! goes on, and afterwards the process has no more files open than before. The judge checks the
+//! answers to these clients, too: each of their messages is sent once, and no other. The long form
+//! also holds their 99th percentile to three times what it is without the attack, with more
+//! connections:
+//! `cargo test --release --features long --test network -- --nocapture --test-threads 1`;
+//! `NETWORK_SECONDS` sets the duration of each measurement.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
@@ -35,15 +36,15 @@ use attack::{Attack, Kind};
 use patrons::{Figures, Patrons};
 use site::Running;
 
-/// How many connections an attack has, where it is not said otherwise.
+/// Number of connections of an attack, unless it has its own.
 const CONNECTIONS: usize = if cfg!(feature = "long") { 2_000 } else { 200 };
 /// For attacks that only hold connections open.
 const HELD: usize = if cfg!(feature = "long") { 10_000 } else { 400 };
-/// How often the long form measures without and with the attack, in turn.
+/// Number of times that the long form measures without and with the attack, alternately.
 const ROUNDS: usize = if cfg!(feature = "long") { 5 } else { 1 };
 
-/// Whom an attack holds up waits for a timeout of the service, the shortest of which is ten seconds.
-/// No machine is so slow that a request takes as long by itself.
+/// A client that an attack holds up waits for a timeout of the service, the shortest of which is
+/// ten seconds. No machine is so slow that a request takes as long by itself.
 const HELD_UP: Duration = Duration::from_secs(8);
 
 fn length() -> Duration {

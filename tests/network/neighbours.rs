@@ -18,8 +18,8 @@ use crate::site::{Running, Target};
 
 const MIB: usize = 1 << 20;
 
-/// How much longer the slowest hundredth of a neighbour's requests may take: no time-out of the
-/// service's, and nobody else's queue.
+/// Time that the slowest hundredth of a neighbour's requests may take longer: no time-out of the
+/// service's, and no other organisation's queue.
 const LONGER: Duration = Duration::from_millis(500);
 
 /// A POST of this body.
@@ -37,7 +37,7 @@ fn code(answer: &Answer) -> String {
     body["error"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Whether the neighbours were served about as well as without the attack.
+/// Checks that the neighbours were served about as well as without the attack.
 fn assert_served(calm: Figures, attacked: Figures) {
     println!("without {calm}; attacked {attacked}");
     assert!(attacked.p99 <= 2 * calm.p99 + LONGER, "without {calm}; attacked {attacked}");
@@ -69,7 +69,7 @@ async fn stuck_messages_leave_room_for_others() {
         let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
         assert!((1..=60).contains(&wait), "{wait}");
     }
-    // Who repeats what was accepted is told so, also now.
+    // A client that repeats an accepted request gets the same answer, also now.
     let (body, answer) = accepted.expect("some were accepted");
     let replay = client.ask(post_body(&hostile, &body)).await.unwrap();
     assert_eq!((replay.status, replay.body), (200, answer));
@@ -151,7 +151,7 @@ async fn a_body_slower_than_4_kib_a_second_is_given_up() {
             answer = client.answer() => break answer.unwrap(),
             () = sleep(Duration::from_millis(500)) => {}
         }
-        // 2 KiB/s. What is sent after the answer is of no account.
+        // 2 KiB/s. Data after the answer does not matter.
         let _ = client.send("x".repeat(1024)).await;
     };
     assert_eq!((answer.status, code(&answer).as_str()), (408, "RequestTimeout"));
@@ -207,7 +207,7 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     for client in &unread {
         timeout(PATIENCE, client.stream.peek(&mut [0])).await.unwrap().unwrap();
     }
-    // All at one time, because the service closes a connection whose response nobody reads.
+    // All at one time, because the service closes a connection whose response is not read.
     let readings: Vec<_> = unread
         .into_iter()
         .map(|mut client| {
@@ -217,7 +217,7 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
             })
         })
         .collect();
-    // Who was refused is told why; who reads gets it.
+    // A refused client receives the reason; a client that reads gets it.
     let (mut refused, mut first) = (0, None);
     for reading in readings {
         let (client, answer) = reading.await.unwrap();
@@ -244,7 +244,7 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// How long each listing took, while so many clients list again and again.
+/// Duration of each listing, while so many clients list again and again.
 async fn list(target: &Target, clients: usize, length: Duration) -> Vec<Duration> {
     let mut tasks = JoinSet::new();
     for _ in 0..clients {
@@ -274,7 +274,7 @@ async fn one_organisations_listings_do_not_wait_for_anothers() {
     let (attack, neighbour) = tokio::join!(list(&hostile, 24, length), list(&target, 1, length));
     let (attack, neighbour) = (Figures::of(attack), Figures::of(neighbour));
     println!("24 clients: {attack}; one: {neighbour}");
-    // Of 24, two are read at one time; the one has next to nobody before it.
+    // Of 24, two are read at one time; this one has almost none before it.
     assert!(neighbour.p50 * 4 < attack.p50, "{neighbour}; {attack}");
 }
 

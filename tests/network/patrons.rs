@@ -10,12 +10,12 @@ use crate::client::{Client, get, post};
 use crate::kit::History;
 use crate::site::{Running, Target};
 
-/// How many there are.
+/// Number of well-behaved clients.
 pub(crate) const PATRONS: usize = 6;
-/// How long each waits between two requests.
+/// Pause of each between two requests.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
-/// Which clients there are.
+/// Set of well-behaved clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patrons {
     /// Half keep their connection, half make a new one for each message.
@@ -120,7 +120,7 @@ async fn visit(
     [posted, read]
 }
 
-/// How long requests took.
+/// Durations of requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figures {
     requests: usize,

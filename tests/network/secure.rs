@@ -26,11 +26,11 @@ use crate::site::Target;
 
 pub(crate) const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
-/// How many clients behave, of each version.
+/// Number of well-behaved clients of each version.
 const PATRONS: usize = 3;
 /// After so many messages each makes a new connection.
 const STAY: usize = 10;
-/// How long each waits between two messages.
+/// Pause of each between two messages.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A certificate for `localhost` in files.
@@ -60,7 +60,7 @@ impl Certificate {
         format!("[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n", certificate.display(), key.display())
     }
 
-    /// A connection by somebody who trusts this certificate alone.
+    /// A connection by a client that trusts this certificate alone.
     pub(crate) async fn connect(
         &self,
         target: &Target,

@@ -14,8 +14,8 @@ use crate::site::{Running, Target};
 
 const HIDDEN: &str = "Hidden";
 
-/// What is between the head's first lines and its empty line, and what the body then is; `LENGTH`
-/// is the length of the hidden request.
+/// Fields between the head's first lines and its empty line, and the form of the body; `LENGTH` is
+/// the length of the hidden request.
 const FRAMINGS: [(&str, &str); 30] = [
     ("Content-Length: LENGTH\r\nTransfer-Encoding: chunked", "0\r\n\r\n"),
     ("Transfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n"),
@@ -60,7 +60,7 @@ fn shaped(target: &Target, (fields, body): (&str, &str)) -> String {
     )
 }
 
-/// What all connections are answered with, one after the other.
+/// All answers on one connection, one after the other.
 async fn answers(target: &Target, request: &str) -> String {
     let mut client = Client::connect(target).await.unwrap();
     client.send(request).await.unwrap();
@@ -85,7 +85,7 @@ async fn no_shape_hides_a_message() {
         assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{shape:?}: {answers}");
     }
     assert_eq!(subjects(&target).await, Vec::<String>::new());
-    // The same message where it is to be seen, so that the test would see it.
+    // The same message in a visible form, so that the test would see it.
     let open = [post(&target, "Open"), post(&target, HIDDEN)].concat();
     let mut client = Client::connect(&target).await.unwrap();
     assert_eq!(client.ask(open).await.unwrap().status, 200);

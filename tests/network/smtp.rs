@@ -1,5 +1,5 @@
-//! Sessions of SMTP that are silent, idle, slow or never come to an end: the clients of SMTP and of
-//! HTTP that behave are served all the while.
+//! Sessions of SMTP that are silent, idle, slow or never end: the clients of SMTP and of HTTP that
+//! behave are served all the while.
 
 use std::io;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use pillarbox_domain::organisation::{self, DomainState};
 use pillarbox_ses::account::{Access, Account, EnforcementStatus, Engagement, Sending};
 use pillarbox_ses::identity::{Identity, SetupStatus};
 
-/// The part of the daily quota from which on it deserves a look.
+/// Part of the daily quota from which an account gets a warning.
 const QUOTA_WARNING: f64 = 0.8;
 
 impl Examiner<'_> {
@@ -15,7 +15,7 @@ impl Examiner<'_> {
         match self.ses.account().await {
             Ok(account) => {
                 let engagement = match self.ses.configuration_set() {
-                    // The set's own word comes first, and is looked at with it.
+                    // The finding of the set itself comes first and covers this.
                     Some(_) => None,
                     None => engagement(&account),
                 };
@@ -28,7 +28,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// What SES says of an identity against what the service believes.
+    /// Compares SES's status of an identity with the service's.
     pub(super) async fn domain(&self, name: &DomainName<'_>, believed: &str) -> Finding {
         let about = format!("domain {name}");
         let identity = match self.ses.identity(name).await {
@@ -135,7 +135,8 @@ fn quota(account: &Account) -> Finding {
     }
 }
 
-/// Either is fine: what SES refuses because of it comes back as an event and suppresses nobody.
+/// Either is fine: a message that SES refuses because of it comes back as an event and causes no
+/// suppression.
 fn own_list(account: &Account) -> Finding {
     const ABOUT: &str = "SES suppression";
     if account.suppressed_reasons.is_empty() {
@@ -157,7 +158,7 @@ fn engagement(account: &Account) -> Option<Finding> {
     })
 }
 
-/// A verified domain may still lack what makes its mail pass as its own.
+/// A verified domain may still miss records that make its mail pass as its own.
 fn verified(about: String, identity: Option<&Identity>) -> Finding {
     let dkim = identity.map_or(SetupStatus::Other, |identity| identity.dkim_status);
     let mail_from = identity.and_then(|identity| identity.mail_from.as_ref());

@@ -7,13 +7,12 @@ use pillarbox_store::{
     CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
 };
 
-/// From here on a clock deserves a look: no time daemon keeps both.
+/// Skew from which a clock gets a warning: no time daemon keeps both.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
 /// Transactions that something old holds back, from which the server's cleaning is behind.
 const BEHIND: i64 = 1_000_000;
 
-/// What there is to say of a database, and of the nodes on it. Without a running service no nodes
-/// are known.
+/// Findings about a database and the nodes on it. Without a running service no nodes are known.
 pub(crate) fn findings(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<Finding> {
     let mut findings = vec![server(database), standby(database), clock(database)];
     findings.extend(disk(database));
@@ -86,7 +85,7 @@ fn clock(database: &DatabaseStatus) -> Finding {
 
 fn connections(database: &DatabaseStatus, nodes: usize) -> Option<Finding> {
     let nodes = i32::try_from(nodes.max(1)).unwrap_or(i32::MAX);
-    // One more node must be able to join, and a person to look.
+    // One more node must be able to join, and a person to connect.
     let wanted = CONNECTIONS_OF_A_NODE.saturating_mul(nodes.saturating_add(1)).saturating_add(3);
     (database.max_connections < wanted).then(|| {
         Finding::warning(
@@ -156,8 +155,8 @@ fn versions(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Option<Finding> 
     })
 }
 
-/// Nodes whose calls may take differently long: each is given the time that its own take, whatever
-/// `cluster.dead_after` is.
+/// Nodes whose calls may take differently long: each is given the time that its own take,
+/// independent of `cluster.dead_after`.
 fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
     let told = || nodes.iter().filter(|node| !node.least_dead_after.is_zero());
     let longest = told().max_by_key(|node| node.least_dead_after)?;
@@ -215,7 +214,7 @@ mod tests {
         }
     }
 
-    /// What is not in order.
+    /// Findings that are not in order.
     fn told(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<(String, Verdict)> {
         let findings = findings(database, nodes).into_iter();
         let told = findings.filter(|finding| finding.verdict != Verdict::Ok);

@@ -22,10 +22,10 @@ const TRACKING: &str = "tracking";
 const REWRITING: [&str; 2] = ["OPEN", "CLICK"];
 /// The events without which records stay wrong.
 const NEEDED: [&str; 3] = ["DELIVERY", "BOUNCE", "COMPLAINT"];
-/// The events without which they say less; `SEND` settles what became of a lost answer.
+/// The events without which they say less; `SEND` resolves a lost answer.
 const USEFUL: [&str; 3] = ["SEND", "REJECT", "DELIVERY_DELAY"];
 
-/// What a queue does with messages that are received again and again (SQS API reference,
+/// Redrive policy of a queue, for messages that are received again and again (SQS API reference,
 /// `SetQueueAttributes`, `RedrivePolicy`).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,7 +40,7 @@ impl Examiner<'_> {
         findings
     }
 
-    /// Whether messages turn tracking off for themselves.
+    /// Finding about the header that turns tracking off for single messages.
     fn tracking_override(&self) -> Finding {
         const ABOUT: &str = "tracking override";
         const ADVICE: &str = "set ses.tracking_override = true if the endpoint knows \
@@ -109,7 +109,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// Whether what the service waits for is published, where it waits for anything.
+    /// Finding about the events that the service waits for: true if all are published.
     fn published(&self, set: &str, destinations: &[EventDestination]) -> Option<Finding> {
         const ABOUT: &str = "event destination";
         if !self.events.is_given() {
@@ -146,7 +146,7 @@ impl Examiner<'_> {
         })
     }
 
-    /// Whether SES touches messages of this set.
+    /// Finding about tracking: SES changes messages of a set that tracks opens or clicks.
     async fn tracking(
         &self,
         set: &str,
@@ -177,7 +177,7 @@ impl Examiner<'_> {
             };
         }
         let engagement = match options.engagement {
-            // The account's word holds where the set has none.
+            // The account's setting holds if the set has none.
             Engagement::NotSaid => {
                 self.ses.account().await.map_or(Engagement::NotSaid, |account| account.engagement)
             }
@@ -279,7 +279,7 @@ impl Examiner<'_> {
                 format!("the queue's dead-letter queue {name} does not exist"),
                 "create it (pillarbox aws setup does), or remove the redrive policy",
             ),
-            // That it cannot be looked into keeps nothing from working.
+            // A failure to check this keeps nothing from working.
             Err(error) => Finding::warning(
                 ABOUT,
                 format!("{name}: {error}"),

@@ -28,7 +28,7 @@ use Alerts::Rules;
 use MessageOutcome::{Bounced, Complained, Failed, Queued};
 use Severity::{Critical, Warning};
 
-/// How far back the conditions of the last minutes look, in words.
+/// [`LATELY`] in words.
 const LATELY_SAID: &str = " in the last 5 minutes";
 const _: () = assert!(LATELY.as_secs() == 5 * 60, "as the words say");
 const CREDENTIALS_ALERT: Alerts = Rules(&["PillarboxCredentialsUnusable"]);
@@ -338,8 +338,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
 ];
 
-/// Conditions that take an answer of the store, or a look at the process or back in time. None of
-/// them keeps the service from its work.
+/// Conditions that need an answer of the store, a reading of the process, or history. None of them
+/// stops the service from working.
 #[rustfmt::skip] // A table.
 pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,
@@ -703,7 +703,7 @@ fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
     all.iter().filter(|one| one.kind == OrganisationKind::Production)
 }
 
-/// Tells of endpoints one by one, and of those beyond the limit by their number.
+/// Reports endpoints one by one, and the number of those beyond the limit.
 fn endpoints<T>(
     found: &mut Finder<'_>,
     mut all: impl Iterator<Item = T>,
@@ -725,7 +725,7 @@ fn fill(s: &Snapshot) -> Fill {
     Fill::of(s.sending.pending.bytes, s.sending.max_pending_bytes)
 }
 
-/// Tells of limits of organisations of which this part is used.
+/// Reports limits of organisations of which this part is used.
 fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
     for (id, limits, usage) in &s.stored.limited {
         let told = usage.within(limits).filter(|(_, used, limit)| is_told(ratio(*used, *limit)));

@@ -195,7 +195,7 @@ fn well() -> Snapshot {
     snapshot
 }
 
-/// What holds if this is changed about a service that is well.
+/// Conditions that hold if this is changed about a service that is well.
 fn with(change: impl FnOnce(&mut Snapshot)) -> Vec<Condition> {
     let mut snapshot = well();
     change(&mut snapshot);

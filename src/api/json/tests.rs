@@ -168,7 +168,7 @@ fn long_texts_with_escapes_are_not_copied() {
     assert_eq!((value.text(), value.shown().len()), (None, MAX_DECODED_BYTES + 2));
 }
 
-/// Whether serde's value is ours, as far as it was kept.
+/// True if serde's value equals ours, as far as ours was kept.
 fn is_same(ours: &Json<'_>, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Json::Null, Value::Null) | (Json::Number(_), Value::Number(_)) => true,

@@ -1,4 +1,4 @@
-//! The receiver of alerts: it is posted a test, from where the service is if one runs.
+//! The receiver of alerts: it gets a test post, from the running service if there is one.
 
 use crate::admin::AlertsTest;
 use crate::admin::alerts::AlertsTested;

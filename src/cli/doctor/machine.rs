@@ -1,4 +1,4 @@
-//! What is on this machine: the configuration, the data directory and the data file.
+//! Checks of this machine: the configuration, the data directory and the data file.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -23,15 +23,14 @@ const JOURNAL: &str = "journal";
 const MIB: u64 = 1 << 20;
 /// Below this the store is about to refuse writes.
 const LITTLE_ROOM: u64 = 64 * MIB;
-/// Below this it deserves a look: a day's messages of a small site.
+/// Free space below which there is a warning: a day's messages of a small site.
 const SOME_ROOM: u64 = 1_024 * MIB;
 /// The bits that let the group or others in.
 const NOT_OWNER: u32 = 0o077;
 /// The bits that let the group or others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The data directory and the data file: there, the right user's, nobody else's to read, and with
-/// room on the disk.
+/// The data directory and the data file: their presence, owner, rights, and room on the disk.
 pub(super) fn files(config: &Config) -> Vec<Finding> {
     let path = &config.data_dir;
     let directory = match std::fs::metadata(path) {
@@ -145,7 +144,7 @@ pub(super) async fn database(config: &Config) -> Vec<Finding> {
     }
 }
 
-/// The sender domains in the file, where no service runs. A file that is not there is not made.
+/// The sender domains in the file, if no service runs. A missing file is not created.
 pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
     let file = config.data_dir.join(FILE_NAME);
     if !file.is_file() {
@@ -229,7 +228,7 @@ fn certificate(config: &Config) -> Option<Finding> {
     })
 }
 
-/// The machine's memory in bytes, where the system tells.
+/// The machine's memory in bytes; `None` if the system does not report it.
 fn memory() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

@@ -15,10 +15,10 @@ use crate::cli::error::CliError;
 
 const ABOUT: &str = "sending";
 const DELIVERY: &str = "delivery event";
-/// Between two looks at the message.
+/// Pause between two reads of the message.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a test needs.
+/// Inputs of a test.
 pub(super) struct DeliveryTest {
     pub(super) client: Client,
     pub(super) wait: Duration,
@@ -47,7 +47,7 @@ impl DeliveryTest {
         Ok(())
     }
 
-    /// Looks at a message until there is nothing more to wait for.
+    /// Reads a message until there is nothing more to wait for.
     async fn follow(
         &self,
         sent: &TestSent,
@@ -73,7 +73,7 @@ impl DeliveryTest {
         }
     }
 
-    /// What the message's state comes to; `None` where there is more to wait for.
+    /// Verdict on the message's state; `None` if there is more to wait for.
     fn judge(
         &self,
         sent: &TestSent,

@@ -32,12 +32,12 @@ const CERTIFICATE: &str = "certificate";
 const SMTP: &str = "SMTP listener";
 /// The bits that let the group or others in.
 const NOT_OWNER: u32 = 0o077;
-/// How long the listener may take to answer.
+/// Time limit for the listener's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A request without a key: every pillarbox refuses it alike.
+/// A request without a key: every pillarbox refuses it in the same way.
 const PROBE: &[u8] = b"GET /emails/doctor HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
-/// What every pillarbox says first over SMTP.
+/// Beginning of every pillarbox's SMTP greeting.
 const GREETING: &str = "220 pillarbox ";
 /// First byte of a TLS record with an alert (RFC 8446, section 5.1): the answer to what is no TLS.
 const ALERT: u8 = 0x15;
@@ -101,8 +101,8 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     (Ok(client), findings)
 }
 
-/// Where sessions of SMTP that begin like this should be served: on the socket that a supervisor has
-/// handed over, or else where the configuration says.
+/// Address for SMTP sessions that begin like this: of the socket that a supervisor has handed over,
+/// or else of the configuration.
 fn smtp_address(
     listeners: &[SmtpListener],
     begins: SessionStart,
@@ -185,7 +185,7 @@ fn bodies(bodies: &Bodies) -> Finding {
     }
 }
 
-/// What to say of rows that cannot be read.
+/// Finding about rows that cannot be read.
 pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
     let Damaged { count, rows } = damaged;
     let first = rows.first()?;
@@ -198,7 +198,7 @@ pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
     Some(Finding::not_ok("data file", message, advice))
 }
 
-/// What to say of the certificate that clients are shown, over HTTPS and over SMTP.
+/// Findings about the certificate that clients are shown, over HTTPS and over SMTP.
 fn certificate_findings(certificate: &Certificate) -> Vec<Finding> {
     let Certificate { expires_at, troubles } = certificate;
     let until = expires_at.as_deref().unwrap_or("a time that it does not tell");
@@ -231,7 +231,7 @@ fn sending_findings(sending: &Sending) -> Vec<Finding> {
     findings
 }
 
-/// What a look at a listener shows, or what to say if it shows nothing within [`PATIENCE`].
+/// Result of a check of a listener, or a finding if it takes longer than [`PATIENCE`].
 async fn seen<T>(
     check: &'static str,
     address: SocketAddr,
@@ -245,7 +245,7 @@ async fn seen<T>(
     }
 }
 
-/// Looks whether the client listener refuses a request without a key as pillarbox does.
+/// Checks that the client listener refuses a request without a key as pillarbox does.
 async fn listener(about: &'static str, address: SocketAddr) -> Finding {
     let probe = async {
         let mut stream = TcpStream::connect(reached(address)).await?;
@@ -264,8 +264,8 @@ async fn listener(about: &'static str, address: SocketAddr) -> Finding {
     }
 }
 
-/// Looks whether sessions begin in plain text as pillarbox's do, and whether TLS is offered if there
-/// is a certificate.
+/// Checks that sessions begin in plain text as pillarbox's do, and that TLS is offered if there is
+/// a certificate.
 async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Finding {
     let said = match seen(SMTP, address, READ_AT_START, say_hello(address)).await {
         Ok(said) => said,
@@ -308,7 +308,7 @@ async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Finding {
     }
 }
 
-/// What a listener of SMTP says to a client that comes.
+/// Lines that an SMTP listener sends to a new client.
 struct Said {
     greeting: String,
     /// The reply to EHLO.
@@ -342,7 +342,7 @@ async fn reply(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
     }
 }
 
-/// Looks whether sessions begin with TLS.
+/// Checks that sessions begin with TLS.
 async fn submission_over_tls(address: SocketAddr) -> Finding {
     match seen(SMTP, address, READ_AT_START, first_byte(address)).await {
         Ok(ALERT) => {

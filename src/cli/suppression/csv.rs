@@ -13,9 +13,9 @@ use pillarbox_domain::time::Timestamp;
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
-/// Names of the columns, without spaces and in lower case, the first that there is: those of SES (SES
-/// v2 API reference, `SuppressedDestinationSummary`) and of programs such as `SendGrid`, Mailgun,
-/// Postmark, `SparkPost` and Mailchimp, whose `Address` is where a person lives.
+/// Names of the columns, without spaces and in lower case, the first that there is: those of SES
+/// (SES v2 API reference, `SuppressedDestinationSummary`) and of programs such as `SendGrid`,
+/// Mailgun, Postmark, `SparkPost` and Mailchimp, whose `Address` is a postal address.
 const NAMES: [&[&str]; HEAD.len()] = [
     &[
         "emailaddress",
@@ -48,7 +48,7 @@ const NAMES: [&[&str]; HEAD.len()] = [
     &["organisation", "organization", "org"],
     &["message"],
 ];
-/// Columns that may say why, where a list has no reason or that is not understood.
+/// Columns that may have the reason, if a list has no reason column or its text is not understood.
 const ALSO_REASONS: [&str; 8] =
     ["bouncetype", "type", "source", "lastevent", "status", "code", "error", "unsubreason"];
 /// Columns of lists of one kind, and their reason.
@@ -56,9 +56,9 @@ const OF_ONE_REASON: [(&str, SuppressionReason); 2] =
     [("cleantime", SuppressionReason::Bounce), ("unsubtime", SuppressionReason::Manual)];
 /// A column that says of each address whether it is suppressed, as `true` or `false`.
 const UNSUBSCRIBED: &str = "unsubscribed";
-/// What stands between cells: a spreadsheet's semicolons, tabs, and what is rare.
+/// Separators of cells: a spreadsheet's semicolons, tabs, and rare characters.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
-/// Stands for all organisations; no organisation has this name.
+/// Name for all organisations; no organisation has it.
 const ALL: &str = "*";
 /// With these at its beginning, a spreadsheet takes a cell for a formula (OWASP, "CSV Injection").
 /// An address may begin with most of them.
@@ -69,10 +69,10 @@ const GUARD: char = '\'';
 const MAX_CELL_BYTES: usize = 1_024;
 /// The longest cell that says why, or nothing that is needed.
 const MAX_TEXT_BYTES: usize = 16 * 1_024;
-/// How much of a first line is shown that is not understood, in characters.
+/// Length of a first line in an error, in characters.
 const MAX_SHOWN_CHARS: usize = 100;
 
-/// Where the columns of a file are.
+/// Positions of the known columns of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Columns([Option<usize>; HEAD.len()], Others);
 
@@ -85,13 +85,13 @@ struct Others {
     unsubscribed: Option<usize>,
 }
 
-/// How a file is to be read.
+/// Layout of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) separator: u8,
     pub(super) columns: Columns,
     pub(super) has_head: bool,
-    /// Whether its rows may say for whom they are.
+    /// True if its rows may name their organisation.
     pub(super) has_organisations: bool,
 }
 
@@ -158,8 +158,8 @@ fn split(line: &[u8], separator: u8) -> StringRecord {
 }
 
 impl Columns {
-    /// The columns that a file's first row names; `None` where it is no head, for it says nothing
-    /// of an address.
+    /// The columns that a file's first row names; `None` if it is no head, because it names no
+    /// address.
     pub(super) fn of_head(first: &StringRecord) -> Option<Self> {
         let names: Vec<String> = first.iter().map(plain).collect();
         let find = |name: &str| names.iter().position(|found| found == name);
@@ -212,8 +212,8 @@ impl Columns {
         Ok(StringRecord::from_byte_record_lossy(record.clone()))
     }
 
-    /// What a row says, for the organisation that it names or else for `given`; or the rule that it
-    /// breaks.
+    /// Parses a row, for the organisation that it names or else for `given`; or returns the rule
+    /// that it breaks.
     pub(super) fn read(
         self,
         record: &StringRecord,
@@ -263,8 +263,8 @@ impl Columns {
         Ok(ImportRow { scope, address, reason, since, message })
     }
 
-    /// Why an address is suppressed, in a word of ours: by the column that says so, or by others. What
-    /// is not understood stays as it is, for the service to refuse.
+    /// Reason of a suppression, as one of our words: from the column for it, or from others. An
+    /// unknown text stays as it is, for the service to refuse.
     fn reason(
         self,
         given: Option<String>,

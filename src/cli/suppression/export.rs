@@ -29,12 +29,11 @@ pub(in crate::cli) struct Export {
     force: bool,
 }
 
-/// What was written.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Exported {
     exported: u64,
-    /// Of organisations that were removed: nobody can be given these.
+    /// Rows of organisations that were removed: they cannot be imported again.
     left_out: u64,
 }
 
@@ -83,7 +82,7 @@ pub(in crate::cli) async fn export(session: &Session, given: Export) -> Result<S
     }))
 }
 
-/// Ends an export into a stream, whose reader needs no line that says where it is.
+/// Ends an export into a stream, whose reader needs no line with its path.
 fn streamed(
     session: &Session,
     written: Result<Exported, Failed>,
@@ -101,7 +100,7 @@ fn streamed(
     }
 }
 
-/// Why not all was written.
+/// Reason why not all was written.
 enum Failed {
     Read(CliError),
     Write(io::Error),

@@ -23,13 +23,13 @@ use crate::cli::suppression::csv::{Columns, Layout};
 use crate::cli::suppression::text::{NoList, Text};
 use pillarbox_domain::suppression::SuppressionReason;
 
-/// How many rows are put in order before they are sent: rows that are neighbours in the store share
+/// Number of rows that are sorted before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.
 const SORTED_ROWS: usize = 100_000;
-/// How many bytes of cells one request has at most: also where each is escaped to six, as control
-/// characters are, they fit into it.
+/// Limit of the cells of one request, in bytes: they fit even if each byte is escaped to six, as
+/// control characters are.
 const BATCH_BYTES: usize = 128 * 1024;
-/// How many refused rows of one cause a person is shown, and how many causes are told apart.
+/// Limit of the refused rows of one cause in the output, and of the causes that are counted apart.
 const MAX_SHOWN: u64 = 10;
 const MAX_CAUSES: usize = 20;
 
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Import {
     file: PathBuf,
 }
 
-/// What became of a file.
+/// Result of the import of a file.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Imported {
@@ -89,10 +89,10 @@ pub(in crate::cli) async fn import(session: &Session, given: Import) -> Result<S
     pass.end(session)
 }
 
-/// What is imported: a file, or what somebody writes.
+/// Source of the import: a file, or standard input.
 struct List {
     file: File,
-    /// Where the list begins.
+    /// Position at which the list begins, in bytes.
     start: u64,
     /// `None` of a pipe.
     bytes: Option<u64>,
@@ -130,7 +130,7 @@ impl List {
 struct Pass<'a> {
     given: &'a Import,
     imported: Imported,
-    /// How many rows were refused for each cause.
+    /// Number of refused rows by cause.
     causes: BTreeMap<String, u64>,
 }
 
@@ -260,7 +260,7 @@ fn cause(rule: &str) -> &str {
     end.map_or(rule, |end| quoted[end + 1..].trim_start())
 }
 
-/// The store's own order, as far as texts tell it.
+/// The store's own order, as far as it follows from texts.
 fn order(row: &ImportRow) -> (Option<&str>, String) {
     let organisation = match &row.scope {
         Scope::All => None,
@@ -348,7 +348,7 @@ impl<R: Read> Rows<R> {
         Ok(Self { reader, columns, skipped, record })
     }
 
-    /// How many bytes of the file have been read.
+    /// Number of bytes of the file that have been read.
     fn at(&self) -> u64 {
         self.reader.get_ref().taken()
     }

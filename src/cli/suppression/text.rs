@@ -1,13 +1,13 @@
-//! A list's bytes as text: UTF-16 becomes UTF-8, byte order marks go, and every line ends in a line
-//! feed, whatever wrote the list. What cannot be a list is refused for its cause.
+//! A list's bytes as text: UTF-16 becomes UTF-8, byte order marks are removed, and every line ends
+//! in a line feed. A text that cannot be a list is refused with the reason.
 //!
-//! Other encodings pass as they are: who reads a cell judges it. Must not know columns.
+//! Other encodings pass as they are: the reader of a cell checks it. Must not know columns.
 
 use std::io::{self, Read};
 
 use encoding_rs::{Decoder, Encoding, UTF_16BE, UTF_16LE};
 
-/// How much is read at one time, in bytes, and how long a first line may be.
+/// Size of one read, in bytes, and limit of the first line.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Before UTF-16, if anything is.
 const MARKS: [(&[u8], &Encoding); 2] = [(&[0xff, 0xfe], UTF_16LE), (&[0xfe, 0xff], UTF_16BE)];
@@ -29,21 +29,22 @@ const HTML: &str = "it is a web page or XML; export the list as CSV";
 /// The text of a list.
 pub(super) struct Text<R> {
     from: R,
-    /// Of UTF-16.
+    /// Decoder of UTF-16; `None` for other encodings.
     decoder: Option<Decoder>,
     content: Vec<u8>,
-    /// How much of it has been read.
+    /// Position in the chunk.
     at: usize,
-    /// Whether the last byte was a carriage return, whose line has ended: a line feed belongs to it.
+    /// True if the last byte was a carriage return, whose line has ended: a line feed belongs to
+    /// it.
     after_return: bool,
-    /// Whether the last line has not ended.
+    /// True if the last line has not ended.
     is_in_line: bool,
     has_ended: bool,
     /// Bytes that were read from below.
     taken: u64,
 }
 
-/// Why a text is no list.
+/// Reason why a text is no list.
 #[derive(Debug)]
 pub(super) enum NoList {
     Cause(&'static str),
@@ -101,7 +102,7 @@ impl<R: Read> Text<R> {
         self.at = end.map_or(self.content.len(), |end| self.at + end + 1);
     }
 
-    /// How many bytes have been read from below.
+    /// Number of bytes that have been read from the source.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

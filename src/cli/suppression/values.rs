@@ -7,7 +7,7 @@ use mail_parser::DateTime;
 use pillarbox_domain::suppression::SuppressionReason;
 use pillarbox_domain::time::Timestamp;
 
-/// What a cell says of an address.
+/// Meaning of a cell about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {
     Suppressed(SuppressionReason),
@@ -38,7 +38,7 @@ const WORDS: [(&str, SuppressionReason); 19] = [
     ("blocklist", SuppressionReason::Manual),
     ("usersuppressed", SuppressionReason::Manual),
 ];
-/// What an address is that takes mail.
+/// Words for an address that takes mail.
 const GOOD_WORDS: [&str; 4] = ["delivered", "opened", "clicked", "subscribed"];
 
 /// Reads a reason: a word of ours or another program's, a reply of SMTP, or a sentence about one.

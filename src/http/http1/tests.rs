@@ -14,7 +14,7 @@ use crate::drain::Drain;
 use crate::request_id::{RequestId, RequestIds};
 use crate::serve_secure;
 
-/// What a client reads that sends `bytes` and ends its side.
+/// Bytes that a client reads that sends `bytes` and ends its side.
 async fn answers(bytes: &[u8]) -> String {
     let (_drain, signal) = Drain::new();
     let handler =
@@ -62,7 +62,7 @@ fn damaged_requests() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// What passes the guard is never refused by hyper, whose own refusals have no body.
+    /// Requests that pass the guard are never refused by hyper, whose own refusals have no body.
     #[test]
     fn every_refusal_is_ours(bytes in damaged_requests()) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// What a server and a client make handshakes with.
+/// TLS of a server and of a client.
 fn handshakes() -> (TlsAcceptor, TlsConnector) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -19,7 +19,7 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const VERSION: u8 = 0xa0;
 
-/// A certificate's own word on when it is good.
+/// A certificate's own validity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     pub(super) from: Timestamp,
@@ -29,9 +29,9 @@ pub(super) struct Validity {
 /// Version of a certificate, as it says itself (RFC 5280 section 4.1.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// The third, which alone names hosts as clients look for them.
+    /// Version 3, which alone names hosts in the form that clients check.
     Three,
-    /// One before.
+    /// Version 1 or 2.
     Old,
 }
 
@@ -46,7 +46,7 @@ impl Version {
 }
 
 impl Validity {
-    /// Reads it out of a certificate; nothing where it is not one.
+    /// Reads it from a certificate; `None` if the bytes are not one.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         let mut certificate = Der(Der(certificate).take(SEQUENCE)?);
         let mut signed = Der(certificate.take(SEQUENCE)?);
@@ -71,7 +71,7 @@ impl Validity {
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The contents of the next element, where it has this tag; else it stays the next.
+    /// The contents of the next element, if it has this tag; else it stays the next.
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (&[found, first], rest) = self.0.split_first_chunk::<2>()?;
         if found != tag {

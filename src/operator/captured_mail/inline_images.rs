@@ -8,7 +8,8 @@ use percent_encoding::percent_decode_str;
 use crate::operator::captured_mail::CaughtFile;
 
 const SCHEME: &str = "cid:";
-/// Pictures that are nothing else. What may have scripts in it, as SVG, stays a file.
+/// Image formats that can hold nothing else. A format that may have scripts in it, as SVG, stays a
+/// file.
 const PICTURES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
 /// Most bytes that pictures add to a document: a short one may refer to a large one often.
 const MAX_ADDED_BYTES: usize = 32 << 20;

@@ -1,17 +1,17 @@
-//! Takes out of HTML what a policy does not reach: elements by which a browser turns to others
-//! without loading anything (a `preconnect`, a name looked up), and nested documents in which there
-//! may be such elements in disguise.
+//! Removes elements from HTML that a policy does not cover: elements by which a browser contacts
+//! others without loading anything (a `preconnect`, a resolved name), and nested documents in which
+//! there may be such elements in disguise.
 
-/// Their names. `link` connects, `meta` allows names to be looked up and goes elsewhere by
+/// Their names. `link` connects, `meta` allows names to be resolved and goes elsewhere by
 /// refreshing, and the `srcdoc` of an `iframe` may have either, as character references.
 const TAKEN_OUT: [&str; 3] = ["link", "meta", "iframe"];
-/// What they become: an element that no browser knows any more, and that may be where they may be,
+/// Replacement: an element that no browser knows any more, and that is allowed in the same places,
 /// without an end tag (HTML Living Standard, section 13.2.6.4.4, "in head").
 const INERT: &str = "basefont";
 
 /// The same document without such elements. It is read as a tokenizer reads tags (HTML Living
-/// Standard, sections 13.2.5.6 and 13.2.5.8): `<`, the name in any case, and what ends a name.
-/// Where that is no tag, as in a comment, a text is changed that nobody sees here.
+/// Standard, sections 13.2.5.6 and 13.2.5.8): `<`, the name in any case, and the character that
+/// ends a name. If that is no tag, as in a comment, a text is changed that is not shown here.
 pub(super) fn sanitize(html: &str) -> String {
     let mut inert = String::with_capacity(html.len());
     let mut rest = html;
@@ -30,7 +30,7 @@ pub(super) fn sanitize(html: &str) -> String {
     inert
 }
 
-/// What follows the tag's name, where it is this one.
+/// Rest after the tag's name, if it is this one.
 fn after<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     let (start, rest) = tag.split_at_checked(name.len())?;
     let ends = rest.starts_with(['\t', '\n', '\u{c}', '\r', ' ', '/', '>']);

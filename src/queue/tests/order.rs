@@ -19,7 +19,7 @@ fn a_retry_whose_time_has_come_goes_before_what_was_accepted_later() {
     assert_eq!(order, [ids[0], ids[1], last]);
 }
 
-/// More of them than are looked at in one step.
+/// More of them than one step handles.
 #[test]
 fn many_retries_that_are_due_at_once_keep_the_order_of_acceptance() {
     let fixture = Fixture::new();

@@ -1,6 +1,7 @@
-//! Messages and their events in Resend's words: what its SDKs read, and what they are told of.
+//! Messages and their events in Resend's words: the records that its SDKs read, and the events that
+//! they receive.
 //!
-//! One table says which of Resend's events each of ours is.
+//! One table maps our events to Resend's.
 
 use std::collections::BTreeMap;
 
@@ -185,8 +186,8 @@ impl ResendEventView {
 }
 
 impl DataView {
-    /// Adds what is known of an event. It concerns the recipients that it names: whoever acts on the
-    /// first one must not act on another one's event.
+    /// Adds the details of an event. It concerns the recipients that it names: a program that acts
+    /// on the first one must not act on another one's event.
     fn observe(&mut self, event: &Event) {
         if !event.recipients.is_empty() {
             self.to.clone_from(&event.recipients);
@@ -207,8 +208,8 @@ impl DataView {
     }
 }
 
-/// A sentence about a bounce. Clients tell a suppressed address from a bounce by Resend's words
-/// "suppressed sending" and "bounce message", because it has no member for that.
+/// A sentence about a bounce. Clients distinguish a suppressed address from a bounce by Resend's
+/// words "suppressed sending" and "bounce message", because it has no member for that.
 fn bounce_message(bounce_type: BounceType, sub_type: &str, diagnostic: Option<&str>) -> String {
     let sentence = if is_stopped_at_ses(sub_type) {
         "Amazon SES has suppressed sending to this address, which is on a suppression list"

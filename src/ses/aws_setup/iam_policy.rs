@@ -10,8 +10,8 @@ use super::Resources;
 /// The version of AWS's policy language.
 const VERSION: &str = "2012-10-17";
 
-/// Lets SES publish to the topic: for this account and configuration set alone, so that nobody
-/// else's SES can ("confused deputy").
+/// Lets SES publish to the topic: for this account and configuration set alone, so that no other
+/// account's SES can ("confused deputy").
 pub(super) fn ses_publishes(resources: &Resources) -> Value {
     json!({
         "Sid": "PillarboxSesPublishes",
@@ -114,7 +114,7 @@ pub fn for_service(resources: &Resources) -> Value {
         {
             "Sid": "Send",
             "Effect": "Allow",
-            // SES asks for the second one where a message came whole, over SMTP.
+            // SES asks for the second one if a message came whole, over SMTP.
             "Action": ["ses:SendEmail", "ses:SendRawEmail"],
             "Resource": [resources.identities(), resources.configuration_set()],
         },

@@ -8,21 +8,22 @@ use serde_json::json;
 use super::step::{Failure, Outcome, asking};
 use super::{Mode, Run, iam_policy};
 
-/// How long SQS keeps messages: its longest (SQS developer guide, "message retention period").
+/// Time for which SQS keeps messages: its longest (SQS developer guide, "message retention
+/// period").
 const RETENTION: Duration = Duration::from_hours(14 * 24);
-/// How long a message that was received stays hidden: many times what a batch takes to be stored.
+/// Time for which a received message stays hidden: many times what a batch takes to be stored.
 const VISIBILITY: Duration = Duration::from_mins(2);
-/// How long a receive waits for messages: SQS's longest.
+/// Time for which a receive waits for messages: SQS's longest.
 const WAIT: Duration = Duration::from_secs(20);
-/// After so many receives a message goes to the dead-letter queue. What cannot be read never comes
-/// that far, for it is set aside at the first sight; what can is received again while the data
-/// file cannot be written, and that may last for hours.
+/// After so many receives a message goes to the dead-letter queue. An unreadable message never
+/// comes that far, because it is set aside at the first receive; a readable one is received again
+/// while the data file cannot be written, and that may last for hours.
 const MAX_RECEIVES: u32 = 100;
 
-/// A queue.
+/// Queue as it is set up.
 pub(super) struct Queue {
     pub(super) arn: String,
-    /// `None` in a dry run, where it is not there.
+    /// `None` in a dry run, if it does not exist.
     pub(super) url: Option<String>,
     attributes: BTreeMap<String, String>,
 }

@@ -1,8 +1,8 @@
-//! What is set up, by name and ARN.
+//! Resources of the set-up, by name and ARN.
 
 use crate::account::Caller;
 
-/// Stands for an account that is not known.
+/// Placeholder for an unknown account.
 const ACCOUNT_PLACEHOLDER: &str = "ACCOUNT_ID";
 /// The longest name: a configuration set's (SES v2 API reference, `CreateConfigurationSet`).
 const MAX_NAME_BYTES: usize = 64;
@@ -54,17 +54,17 @@ impl Resources {
         format!("{}-dead-letter", self.name)
     }
 
-    /// The account's number, or what stands for it.
+    /// The account's number, or its placeholder.
     pub fn account(&self) -> &str {
         &self.account
     }
 
-    /// The topic's ARN.
+    /// ARN of the SNS topic.
     pub fn topic(&self) -> String {
         self.arn("sns", &self.name)
     }
 
-    /// The queue's ARN.
+    /// ARN of the SQS queue.
     pub fn queue(&self) -> String {
         self.arn("sqs", &self.name)
     }

@@ -1,20 +1,20 @@
-//! Steps and what came of them, in words for whoever runs the set-up.
+//! Steps and their results, in words for the operator who runs the set-up.
 
 use crate::account::Caller;
 use crate::error::CallError;
 
-/// One step.
+/// One step of the set-up, with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What it is about, such as `SNS topic`.
+    /// Kind of resource, such as `SNS topic`.
     pub what: &'static str,
-    /// Which one.
+    /// Name of the resource.
     pub name: String,
-    /// What came of it.
+    /// Result of the step.
     pub outcome: Outcome,
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It was in place; nothing was changed.
@@ -48,7 +48,7 @@ impl Outcome {
         }
     }
 
-    /// What there is to say beyond the word; empty if nothing.
+    /// Detail beyond the word; empty if there is none.
     pub fn detail(&self) -> &str {
         match self {
             Self::Found | Self::Created => "",
@@ -59,13 +59,13 @@ impl Outcome {
         }
     }
 
-    /// Whether something is left to be done.
+    /// True if something is left to be done.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Skipped(_) | Self::Failed(_))
     }
 }
 
-/// Why a step did not work.
+/// Reason why a step did not work.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// A call did not.
@@ -74,7 +74,7 @@ pub(super) enum Failure {
         action: &'static str,
         error: CallError,
     },
-    /// What is there cannot be completed.
+    /// The existing resource cannot be completed.
     Unfit(String),
 }
 
@@ -102,8 +102,7 @@ impl Failure {
     }
 }
 
-/// Whether AWS knows the caller and does not let it; credentials that are no good are another
-/// matter.
+/// True if AWS knows the caller and denies the call; invalid credentials are another matter.
 fn is_denial(error: &CallError) -> bool {
     // SES, SQS, SNS, and what stand-ins and older services say.
     error.is_named(&[

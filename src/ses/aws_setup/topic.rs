@@ -9,16 +9,18 @@ use super::{Mode, Presence, Run, iam_policy};
 use crate::configuration_set::{EventDestination, SnsDestination};
 use crate::sns::TopicArn;
 
-/// What is published. Not `RENDERING_FAILURE`, which is of templates, and none are used.
+/// Event types that are published. Not `RENDERING_FAILURE`, which is of templates, and none are
+/// used.
 const WANTED: [&str; 6] = ["SEND", "REJECT", "BOUNCE", "COMPLAINT", "DELIVERY", "DELIVERY_DELAY"];
-/// What is never asked for: for the first, SES adds a pixel to HTML, for the second it rewrites
-/// links (SES developer guide, "Configuring custom domains to handle open and click tracking").
+/// Event types that are never requested: for the first, SES adds a pixel to HTML, for the second it
+/// rewrites links (SES developer guide, "Configuring custom domains to handle open and click
+/// tracking").
 const TRACKING: [&str; 2] = ["OPEN", "CLICK"];
 
-/// The topic.
+/// Topic as it is set up.
 pub(super) struct Topic {
     pub(super) arn: TopicArn,
-    /// `None` in a dry run, where it is not there.
+    /// `None` in a dry run, if it does not exist.
     pub(super) attributes: Option<BTreeMap<String, String>>,
 }
 

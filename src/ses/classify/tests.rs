@@ -324,7 +324,7 @@ fn a_policy_that_leaves_out_an_identity_pauses_the_senders_domain_alone() {
     };
     assert_eq!(denied("identity/example.com"), DomainFault);
     assert_eq!(denied("identity/ann@example.com"), DomainFault);
-    // Whatever it names: a client chose it, and it must not stop the others.
+    // The name does not matter: a client chose it, and it must not stop the others.
     assert_eq!(denied("identity/\"on resource: arn:aws:ses:x:1:a/b\"@example.com"), DomainFault);
     assert_eq!(denied("identity/bob@x.org"), DomainFault);
     assert_eq!(denied("configuration-set/example.com"), SetupFault);
@@ -347,7 +347,7 @@ const NAMES: [(u16, &str); 12] = [
     (500, "InternalServiceErrorException"),
 ];
 
-/// What SES says around what it repeats of a request.
+/// Text of SES around what it repeats of a request.
 const AROUND: [(&str, &str); 6] = [
     ("Email address is not verified. The following identities failed the check in region X: ", ""),
     ("Invalid value for the field: ", "."),
@@ -361,7 +361,7 @@ const AROUND: [(&str, &str); 6] = [
     ),
 ];
 
-/// Sentences that mean something where SES says them itself.
+/// Sentences that have a meaning only if SES itself writes them.
 fn hostile_words() -> impl Strategy<Value = String> {
     let sentence = prop_oneof![
         Just("Daily message quota exceeded"),

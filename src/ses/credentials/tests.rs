@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use super::*;
 use crate::stub::{Answer, Request, Server};
 
-/// What the loads of a cache come to, one after the other.
+/// Results of the loads of a cache, one after the other.
 #[derive(Debug)]
 pub(crate) struct Script(Mutex<VecDeque<Result<Keys, LoadError>>>);
 
@@ -168,7 +168,7 @@ async fn probe() {
     }
 }
 
-/// What the chain finds in this environment.
+/// Result of the chain in this environment.
 async fn found(variables: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env::current_exe().unwrap());

@@ -23,9 +23,9 @@ const TTL_SECONDS: u32 = 3_600;
 pub struct Record {
     /// Its name, without a dot at its end.
     pub name: String,
-    /// Its contents.
+    /// Type and value of the record.
     pub data: Data,
-    /// Its purpose.
+    /// Reason why the record is needed.
     pub purpose: Purpose,
     /// Its presence, as SES sees it.
     pub sight: RecordPresence,
@@ -40,7 +40,7 @@ pub enum Data {
     Mx {
         /// Lower ones come first.
         preference: u16,
-        /// The host.
+        /// Name of the host.
         host: String,
     },
     /// A text, which is shorter than 256 octets and has no quote and no backslash.
@@ -53,9 +53,9 @@ pub enum Data {
 pub enum Purpose {
     /// Verifies the domain and signs its mail: needed.
     Dkim,
-    /// Makes the custom MAIL FROM domain work: needed where there is one.
+    /// Makes the custom MAIL FROM domain work: needed if there is one.
     MailFrom,
-    /// Tells receivers what to do with mail that only claims to be the domain's: advice, for a
+    /// Asks receivers for a treatment of mail that only claims to be the domain's: advice, for a
     /// domain that has no such record.
     Dmarc,
 }
@@ -64,11 +64,11 @@ pub enum Purpose {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RecordPresence {
-    /// SES found it.
+    /// SES found the record.
     Found,
     /// SES has not found it, or not all of its kind.
     Missing,
-    /// SES does not look for it.
+    /// SES does not check it.
     NotLookedFor,
 }
 

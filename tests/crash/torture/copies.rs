@@ -24,12 +24,12 @@ pub(super) struct Backup {
     acknowledged: BTreeSet<String>,
 }
 
-/// What became of the copies.
+/// Results of the copies.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     /// Commands that were killed, and those whose service was.
     pub(super) broken_off: u32,
-    /// Backups that came to be all the same, and were read from end to end.
+    /// Backups that were completed after all, and were read from end to end.
     pub(super) whole: u32,
 }
 
@@ -104,7 +104,7 @@ impl Torture {
         command.kill().unwrap();
     }
 
-    /// What has the backup's name holds all that was acknowledged before it began.
+    /// Checks that a file with the backup's name holds all that was acknowledged before it began.
     async fn look_at(&mut self, backup: Backup) {
         let output = ended(backup.command).await;
         if !backup.file.exists() {
@@ -124,7 +124,7 @@ impl Torture {
     }
 }
 
-/// Starts a command whose output is looked at when it has ended.
+/// Starts a command whose output is read when it has ended.
 pub(super) fn begin(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

@@ -1,4 +1,4 @@
-//! A document of the provider: never a panic, whatever it is, and a reason that names no address.
+//! A document of the provider: no input leads to a panic, and no reason names an address.
 
 use pillarbox_ses::event::{Document, EventKind, parse};
 

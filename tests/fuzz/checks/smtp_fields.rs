@@ -61,7 +61,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// Whoever else a message names as its sender is one whose domain we look at.
+/// Other senders that a message names are ones whose domain we check.
 fn check_other_senders(sent: &[u8], parsed: &Message<'_>, fields: &Fields<'_>) {
     let (mut theirs, mut once) = (Vec::new(), HashSet::new());
     for (name, value) in parsed.headers_raw() {

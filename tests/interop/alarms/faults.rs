@@ -1,5 +1,5 @@
-//! What can go wrong: how it is made to, which alarms must fire for it, and what the operators'
-//! page must say of it. What takes more than some lines to make is in `injections.rs`.
+//! Faults: the way to cause each, the alarms that must fire for it, and the text that the
+//! operators' page must show. Faults that take more than some lines are in `injections.rs`.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -29,10 +29,10 @@ pub(crate) struct Fault {
     pub(crate) page: &'static [Told],
 }
 
-/// What the page says of a fault.
+/// Text of the page about a fault.
 pub(crate) struct Told {
     pub(crate) text: &'static str,
-    /// Whether the service knows of it, by its own metrics.
+    /// True if the service knows of it, by its own metrics.
     pub(crate) known: fn(&Metrics) -> bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         inject: |site| Box::pin(kill(site)),
         // No question of the new process is answered in time.
         alarms: &["PillarboxBodiesLost", "PillarboxSendingPaused unreachable"],
-        // A new process has a new key to its page, so a page that was open before cannot tell.
+        // A new process has a new key to its page, so a page that was open before cannot show it.
         page: &[],
     },
     Fault {
@@ -513,7 +513,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
             })
         },
         alarms: &["PillarboxTaskFails"],
-        // A new process has a new key to its page, so a page that was open before cannot tell.
+        // A new process has a new key to its page, so a page that was open before cannot show it.
         page: &[],
     },
     Fault {
@@ -633,7 +633,7 @@ fn with(options: Options) -> Setup {
     Setup { options, ..Setup::default() }
 }
 
-/// How many values of a histogram lie above one of its bounds.
+/// Number of values of a histogram above one of its bounds.
 fn above(metrics: &Metrics, histogram: &str, bound: &str) -> f64 {
     value(metrics, &format!("{histogram}_count"))
         - value(metrics, &format!("{histogram}_bucket{{le=\"{bound}\"}}"))
@@ -664,7 +664,7 @@ fn complained(metrics: &Metrics, organisation: &str) -> f64 {
             .max(1.0)
 }
 
-/// When the certificate is to be renewed, in seconds since the Unix epoch.
+/// Time at which the certificate is to be renewed, in seconds since the Unix epoch.
 fn renewal(metrics: &Metrics) -> f64 {
     value(metrics, "pillarbox_certificate_renewal_timestamp_seconds")
 }

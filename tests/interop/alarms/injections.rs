@@ -1,4 +1,4 @@
-//! How faults are made: most functions make something go wrong at a site, and keep it so.
+//! Injections of faults: most functions make something go wrong at a site, and keep it so.
 
 use std::fs::File;
 use std::future::pending;
@@ -26,7 +26,7 @@ use crate::nodes::{self, psql};
 /// Beginning of the names of databases, one for each site that has one.
 const DATABASE: &str = "alarms";
 const WAITS_FOR_STANDBY: &str = "pillarbox_postgres_waits_for_standby";
-/// How many files the service may have open where these are few.
+/// Limit of open files of the service if these are few.
 pub(super) const FILES: usize = 100;
 
 /// Adds an endpoint of `acme` that always answers so, and goes on sending.
@@ -114,8 +114,8 @@ pub(super) async fn fill_queue(site: &mut Monitored) {
     site.keep_sending(2.0).await;
 }
 
-/// Sends each organisation's mail, of which some comes back or is complained about. The rest goes
-/// first, so that no rate is above what it comes to.
+/// Sends each organisation's mail, of which some bounces or gets complaints. The rest goes first,
+/// so that no rate is ever above its final value.
 pub(super) async fn bounce_and_complain(site: &mut Monitored) {
     let shares = [
         ("bounces-some", 200, "bounce", 7),

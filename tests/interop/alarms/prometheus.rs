@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use crate::Program;
 use crate::kit::{PATIENCE, free_port, http_client};
 
-/// How much faster time goes for the rules: every window, offset, `for` and interval is divided by
-/// this, and so is how long Prometheus takes a sample for the present. Nothing else of them is
-/// changed. (What they compare instants with, as an hour
-/// after a start and 91 days of retention, are numbers, and stay.)
+/// Factor by which time goes faster for the rules: every window, offset, `for` and interval is
+/// divided by this, and so is the time for which Prometheus takes a sample for the present. Nothing
+/// else of them is changed. (Numbers that they compare instants with, as an hour after a start and
+/// 91 days of retention, stay.)
 const FASTER: u64 = 15;
 
 /// An alarm that fires: the instance's name, and the alarm's with the cause or organisation that
@@ -79,7 +79,7 @@ impl Prometheus {
         data.and_then(|data| data["result"].as_array().cloned()).unwrap_or_default()
     }
 
-    /// What it answers; nothing while it starts.
+    /// Answer to the query; `None` while it starts.
     async fn ask(&self, path: &str) -> Option<Value> {
         let answer = self.client.get(format!("{}/{path}", self.base)).send().await.ok()?;
         let document: Value = serde_json::from_str(&answer.text().await.ok()?).ok()?;
@@ -145,7 +145,7 @@ fn fast(text: &str) -> String {
     whole + rest
 }
 
-/// A word's milliseconds, where it is a duration.
+/// A word's milliseconds, if it is a duration.
 fn millis(word: &str) -> Option<u64> {
     let unit = match word.chars().last()? {
         's' => 1_000,

@@ -1,5 +1,5 @@
-//! A place where the real service runs and something goes wrong: its directory, its provider, its
-//! process and its clients.
+//! A place in which the real service runs and something goes wrong: its directory, its provider,
+//! its process and its clients.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::kit::{
 };
 use crate::set_clock;
 
-/// How often something is looked at that is waited for.
+/// Interval at which an expected state is checked.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How much is left of a certificate that need not be renewed.
+/// Remaining time of a certificate that need not be renewed.
 const FAR_OFF: Duration = Duration::from_hours(80 * 24);
 
-/// How a site is, beyond the usual.
+/// Set-up of a site, beyond the usual.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     /// More configuration, as TOML that follows the top-level keys.
@@ -36,23 +36,23 @@ pub(crate) struct Setup {
     pub(crate) organisations: &'static [&'static str],
     pub(crate) options: Options,
     pub(crate) place: Place,
-    /// Whether clients have to speak TLS.
+    /// True if clients have to speak TLS.
     pub(crate) tls: bool,
-    /// What is done to its data before the service starts.
+    /// Change to its data before the service starts.
     pub(crate) prepare: fn(&Path),
 }
 
-/// Where the service runs.
+/// Environment of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// As it is.
+    /// The test's own environment.
     Plain,
-    /// With its data on a file system of this size, as `mount` is told.
+    /// With its data on a file system of this size, in the form for `mount`.
     SmallDisk(&'static str),
     /// With at most so many files open.
     FewFiles(usize),
-    /// By a clock that is as far off as the file [`Monitored::clock`] says: this far to begin with, as
-    /// libfaketime is told.
+    /// By a clock that is as far off as the file [`Monitored::clock`] says: this far to begin with,
+    /// in the form for libfaketime.
     ClockOff(&'static str),
     /// Under a service manager that keeps bodies which are not its own.
     OtherBodies,
@@ -91,7 +91,7 @@ pub(crate) struct Monitored {
     service: Option<Process>,
 }
 
-/// Where operators look.
+/// Operator listener of the service.
 #[derive(Debug, Clone)]
 pub(crate) struct Operator {
     /// As host and port.
@@ -100,7 +100,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// The metrics now; nothing where they cannot be had.
+    /// The metrics now; `None` if they cannot be read.
     pub(crate) async fn metrics(&self) -> Option<Metrics> {
         let answer = self.client.get(format!("http://{}/metrics", self.address)).send().await;
         let text = answer.ok()?.text().await.ok()?;
@@ -204,7 +204,7 @@ impl Monitored {
         self.service = None;
     }
 
-    /// Replaces the certificate by one that ends so soon, and has the service look.
+    /// Replaces the certificate by one that ends so soon, and has the service check it.
     pub(crate) fn renew_certificate(&self, rest: Duration) {
         write_certificate(self.site.directory(), rest);
         self.reload();
@@ -231,7 +231,7 @@ impl Monitored {
         self.service().signal(name);
     }
 
-    /// Where SMTP sessions begin in plain text.
+    /// Address at which SMTP sessions begin in plain text.
     pub(crate) fn smtp(&self) -> String {
         self.service().smtp_listening()
     }
@@ -241,7 +241,7 @@ impl Monitored {
         &self.keys[organisation]
     }
 
-    /// The process.
+    /// Id of the process.
     pub(crate) fn id(&self) -> u32 {
         self.service().id()
     }
@@ -256,8 +256,7 @@ impl Monitored {
         self.service().seen_from_outside(&self.site.data_dir())
     }
 
-    /// What is in the site's directory. (The data directory is better looked at while no service
-    /// runs.)
+    /// Path in the site's directory. (The data directory is better read while no service runs.)
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.site.directory().join(name)
     }
@@ -285,7 +284,7 @@ impl Monitored {
         request.bearer_auth(&self.keys["acme"]).send().await.unwrap().status()
     }
 
-    /// Goes on sending, so many messages a second, whatever becomes of them.
+    /// Goes on sending so many messages a second, with any result.
     pub(crate) async fn keep_sending(&self, a_second: f64) -> ! {
         loop {
             self.post("acme", &message(&["bob@example.org"])).await;
@@ -306,7 +305,7 @@ impl Monitored {
         }
     }
 
-    /// Waits until all that was accepted is settled.
+    /// Waits until all accepted messages are final.
     pub(crate) async fn until_settled(&self) {
         self.until(|metrics| is(metrics, "pillarbox_queue_messages", 0)).await;
     }
@@ -347,7 +346,7 @@ pub(crate) fn value(metrics: &Metrics, sample: &str) -> f64 {
     metrics.get(sample).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether a sample is this number.
+/// True if a sample is this number.
 pub(crate) fn is(metrics: &Metrics, sample: &str, number: u32) -> bool {
     value(metrics, sample).to_bits() == f64::from(number).to_bits()
 }
@@ -357,7 +356,7 @@ pub(crate) fn message(to: &[&str]) -> Value {
     json!({ "from": "ann@example.com", "to": to, "subject": "Hello", "text": "How are you?" })
 }
 
-/// Whether the provider is impaired by this cause.
+/// True if the provider is impaired by this cause.
 pub(crate) fn impaired(metrics: &Metrics, cause: &str) -> bool {
     is(metrics, &format!("pillarbox_provider_impaired{{cause=\"{cause}\"}}"), 1)
 }

@@ -1,4 +1,4 @@
-//! How soon the operators' page says of each fault what is wrong.
+//! Delay until the operators' page reports each fault.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::alarms::faults::{FAULTS, Fault, Told};
 use crate::alarms::site::{Monitored, Operator};
 use crate::kit::PATIENCE;
 
-/// How soon the page must say what the service knows, in milliseconds.
+/// Time limit for the page to show what the service knows, in milliseconds.
 const SOON: u64 = 2_000;
-/// How soon the metrics are answered on a machine that has time, in milliseconds. What is beyond
-/// that, the service was held up.
+/// Time in which a machine that is not busy answers the metrics, in milliseconds. In the time
+/// beyond that, the service was held up.
 const PROMPT: u64 = 100;
 const POLL: Duration = Duration::from_millis(20);
 
-/// A time in milliseconds since the Unix epoch, as the browser tells it too.
+/// A time in milliseconds since the Unix epoch, as the browser has it too.
 type Millis = u64;
 
-/// A span in which somebody was held up by the machine's other work.
+/// A span in which a program was held up by the machine's other work.
 type Stall = (Millis, Millis);
 
 /// The browser, driven by `faults.mjs`.
@@ -51,7 +51,7 @@ impl Browser {
         Self { _process: Program(child), input, output: receiver }
     }
 
-    /// Opens a page where nothing is wrong yet, and watches it.
+    /// Opens a page while nothing is wrong yet, and watches it.
     async fn open(&mut self, url: &str, told: &[Told]) {
         let texts: Vec<_> = told.iter().map(|told| told.text).collect();
         writeln!(self.input, "{}", json!({ "url": url, "texts": texts })).unwrap();
@@ -59,7 +59,7 @@ impl Browser {
         assert_eq!(answer, json!({ "before": {} }), "told before it was so");
     }
 
-    /// When each text was visible, once all are, and when the browser was held up.
+    /// Times at which each text was visible, once all are, and at which the browser was held up.
     async fn shown(&mut self) -> Value {
         self.output.recv().await.expect("the page tells of everything")
     }
@@ -70,17 +70,17 @@ fn now() -> Millis {
     passed.as_millis().try_into().unwrap()
 }
 
-/// What the service's own metrics told.
+/// Findings of the service's own metrics.
 #[derive(Default)]
 struct Known {
-    /// When they first told of each of the faults.
+    /// Times at which they first showed each of the faults.
     at: Vec<Option<Millis>>,
-    /// When the service was held up.
+    /// Spans in which the service was held up.
     stalls: Vec<Stall>,
 }
 
-/// Asks for the metrics again and again, and notes what they tell. Notifies of it that they have
-/// told of each fault.
+/// Asks for the metrics again and again, and notes their values. Notifies once they have shown each
+/// fault.
 async fn look(operator: Operator, told: &[Told], known: &mut Known, all: &Notify) {
     known.at.resize(told.len(), None);
     loop {
@@ -104,7 +104,7 @@ async fn look(operator: Operator, told: &[Told], known: &mut Known, all: &Notify
     }
 }
 
-/// How much of a span was spent in these.
+/// Part of a span that was spent in these.
 fn within(stalls: &[Stall], from: Millis, to: Millis) -> Millis {
     stalls.iter().map(|stall| stall.1.min(to).saturating_sub(stall.0.max(from))).sum()
 }
@@ -128,7 +128,7 @@ async fn shows(browser: &mut Browser, fault: &Fault) {
         let Some(shown) = shown["shown"][told.text].as_u64() else {
             panic!("{}: {:?} is not shown, known at {at:?}", fault.name, told.text)
         };
-        // The page may be told in the moment before the metrics are asked.
+        // The page may receive it in the moment before the metrics are asked.
         let known_at = at.expect("the metrics tell").min(shown);
         let held_up = within(&stalls, known_at, shown) + within(&known.stalls, known_at, shown);
         let took = shown - known_at;

@@ -77,7 +77,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     assert_eq!(store.suppressions(None, 10).await.unwrap().suppressions.len(), 1);
 }
 
-/// The next start of the service tells how many bodies the last end of it has lost.
+/// The next start of the service reports the number of bodies that its last end has lost.
 #[tokio::test]
 async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     let offline = Offline::new();
@@ -108,7 +108,7 @@ async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     assert!(!examined.out.is_empty(), "{examined:?}");
     let shown = offline.command(&["message", "show", &id, "--json"]).await.json();
     assert_eq!(shown["status"], "queued", "{shown}");
-    // Nobody can send it any more, and it has not failed yet.
+    // It cannot be sent any more, and it has not failed yet.
     let cancelled = offline.command(&["message", "cancel", &id]).await;
     assert_eq!(cancelled.code, 1, "{cancelled:?}");
     assert!(cancelled.err.contains("the next start fails what is still queued"), "{cancelled:?}");
@@ -169,7 +169,7 @@ async fn a_service_of_another_version_has_an_exit_code_of_its_own() {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut asked = Vec::new();
-                // Some connections only try whether somebody listens.
+                // Some connections only check that something listens.
                 while !asked.ends_with(b"}") && stream.read_buf(&mut asked).await.unwrap() > 0 {}
                 let _ = stream.write_all(answer.as_bytes()).await;
             }

@@ -1,4 +1,4 @@
-//! Who gets in, and what an organisation can learn of another: nothing.
+//! Access: an organisation can learn nothing of another.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ async fn an_organisation_learns_nothing_of_another() {
     let server = site.start();
     let mine = server.send(&message_with("idempotencyKey", json!("order-17"))).await;
     server.wait_for(&mine, "sent").await;
-    // As if it had never been: the same bytes as for an id that nobody has.
+    // The same bytes as for an id that does not exist.
     let nobodys = "0190b6a0-0000-7000-8000-000000000000";
     for suffix in ["", "/events", "/timeline"] {
         let hidden = get(&server, &other, &format!("/emails/{mine}{suffix}")).await;
@@ -54,7 +54,7 @@ async fn an_organisation_learns_nothing_of_another() {
         let list = get(&server, &other, &format!("/emails{query}")).await;
         assert_eq!(list.2, "{\"emails\":[],\"next\":null}\n", "{query}");
     }
-    // My domain is as unknown to it as one that nobody has.
+    // My domain is as unknown to it as one that does not exist.
     let from = |domain: &str| message_with("from", json!(format!("a@{domain}")));
     let refused = async |domain: &str| {
         let post = with_key(server.post(&from(domain)), &other);
@@ -142,7 +142,7 @@ async fn a_second_process_leaves_the_socket_of_the_first_alone() {
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert_eq!(inode(), before);
     site.done(&["status"]);
-    // Where it was left by a process that is gone, the next one puts its own there.
+    // If an ended process left it there, the next one puts its own in its place.
     server.kill();
     assert_eq!(inode(), before);
     let _server = site.start();
@@ -169,7 +169,7 @@ async fn operators_are_asked_for_on_the_machine_alone_and_change_nothing() {
             assert!([404, 405].contains(&status), "{method} {path}: {status}");
         }
     }
-    // Before the key is used again, which is told of it.
+    // Before the next use of the key, because each use is recorded.
     assert_eq!(site.done(&["key", "list", "--json"]).stdout, keys);
     assert_eq!(server.record(&id).await, before);
     assert_eq!(site.simulator.accepted_total(), 1);

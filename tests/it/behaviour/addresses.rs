@@ -20,7 +20,7 @@ const AMBIGUOUS: [&str; 12] = [
     "\"a,b\"",
     "\"a;b\"",
 ];
-/// Local parts that look alike and are taken.
+/// Local parts that resemble rejected ones and are accepted.
 const PLAIN: [&str; 7] = ["bob", "o'hara+x=y?z", "=?x", "x?=", "\"a b\"", "\"a.b\"", "?=x=?"];
 
 #[tokio::test]

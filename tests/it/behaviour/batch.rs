@@ -205,8 +205,7 @@ async fn a_batch_that_finds_no_room_leaves_nothing_and_one_of_replays_needs_none
 /// Messages of one batch. The next batch repeats half of them.
 const OF_A_BATCH: usize = 10;
 
-/// Posts a batch and writes down what the client was told of each of its messages; returns true if it
-/// is accepted.
+/// Posts a batch and records the answer for each of its messages; returns true if it is accepted.
 async fn post_and_tell(server: &Server, batch: usize, history: &History) -> bool {
     let first = batch * OF_A_BATCH / 2;
     let keys: Vec<_> = (first..first + OF_A_BATCH).map(|n| format!("key {n}")).collect();

@@ -26,7 +26,7 @@ async fn site(more: &str, options: Options) -> (Site, Manager) {
 /// Starts the service and waits until its bodies are kept.
 fn start(site: &Site, manager: &Manager) -> Server {
     let server = manager.start(site);
-    // It was told before the first answer.
+    // It was reported before the first answer.
     let end = std::time::Instant::now() + PATIENCE;
     while !manager.kept().contains(&"arena".to_owned()) {
         assert!(std::time::Instant::now() < end, "{}", server.log());
@@ -672,7 +672,7 @@ async fn a_start_that_fails_says_how_many_messages_wait() {
     assert!(status.contains("the bodies of at most 7 pending messages are kept ("), "{status}");
 }
 
-/// Runs the service so that it gives up what the manager keeps.
+/// Runs the service so that it releases what the manager keeps.
 const DROPS_BODIES: &str = "exec \"$0\" serve --config \"$1\" --drop-bodies;";
 
 /// Starts the service with bodies of earlier processes to be given up.
@@ -699,7 +699,7 @@ async fn a_start_gives_up_the_bodies_that_the_manager_keeps_if_it_is_told_to() {
         let record = server.wait_for(id, "failed").await;
         assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
     }
-    // The next program in its place is not told to do so.
+    // The next program in its place does not have the option.
     let ids = send(&server, 3).await;
     Finished::run(site.command(&["restart", "--json"])).await.json();
     site.simulator.set_faults(Faults::none());

@@ -46,7 +46,7 @@ async fn send_many(server: &Server, count: usize) -> Vec<String> {
     ids
 }
 
-/// How many messages have each status and code, by the operator's list.
+/// Number of messages by status and code, from the operator's list.
 fn tally(site: &Site) -> std::collections::BTreeMap<String, usize> {
     let listed = json_of(site, &["message", "list", "--limit", "100000"]);
     let mut counts = std::collections::BTreeMap::new();
@@ -293,7 +293,7 @@ async fn a_kill_in_the_middle_of_a_cancellation_loses_no_message() {
     server.kill();
 }
 
-/// Runs a command on a terminal, where somebody types this; gives what the terminal shows.
+/// Runs a command on a terminal, on which a person types this; returns the terminal's output.
 fn on_terminal(site: &Site, arguments: &[&str], typed: &str) -> (bool, String) {
     let command = site.command(arguments);
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -94,7 +94,7 @@ async fn what_cannot_be_cancelled_is_refused_as_elsewhere() {
     let request = server.client.post(format!("{}/emails/{id}/cancel", server.base));
     let response = request.bearer_auth(&server.key).body("{}").send().await.unwrap();
     assert_eq!(refusal(response).await.0, 415);
-    // The same bytes as for a read, whatever is unknown.
+    // The same bytes as for a read, for every kind of unknown id.
     let unknown = "019a5b7c-0000-7000-8000-000000000000";
     server.key = site.add_organisation("beta", "example.com");
     for unknown in [unknown, "no-id", &id] {

@@ -1,5 +1,5 @@
-//! What the simulator of `dev` caught, on the operators' page from outside of a browser; and that
-//! a service with a real provider has nothing of the kind.
+//! Messages that the simulator of `dev` caught, on the operators' page from outside of a browser; a
+//! service with a real provider shows none.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,5 @@
-//! A certificate that is over, or whose successor cannot be used, is told wherever operators look.
+//! A certificate that is over, or whose successor cannot be used, is reported in all places that
+//! operators read.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +8,19 @@ use serde_json::Value;
 use crate::behaviour::tls::{Certificate, site};
 use crate::kit::{PATIENCE, Server, Site};
 
-/// What `status` tells programs, whatever its exit code says of it.
+/// Output of `status` for programs, with any exit code.
 pub(crate) fn status(site: &Site) -> Value {
     serde_json::from_slice(&site.run(&["status", "--json"]).stdout).unwrap()
 }
 
-/// The value of a metric without labels, where it is there.
+/// The value of a metric without labels, if it is there.
 pub(crate) async fn metric(server: &Server, name: &str) -> Option<f64> {
     let text = server.operator("/metrics").await.text().await.unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.map(|value| value.parse().unwrap())
 }
 
-/// The page's next look at the service, with all that is wrong.
+/// The page's next update of the service, with all that is wrong.
 pub(crate) async fn look(site: &Site, server: &Server) -> String {
     let url = String::from_utf8(site.done(&["status", "--page"]).stdout).unwrap();
     let key = url.trim().split_once('#').unwrap().1;

@@ -46,14 +46,14 @@ struct Process {
     runtime: Runtime,
 }
 
-/// What the kernel says of the clock.
+/// State of the clock by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kernel {
     Synchronised,
     Silent,
 }
 
-/// What happens between two looks.
+/// Event between two checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     GoesOn,
@@ -61,12 +61,12 @@ enum Meanwhile {
     IsKilled,
 }
 
-/// How a wrong clock ends.
+/// End of a wrong clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// It is set right, and the kernel says so.
     Synchronised,
-    /// It is set right, near the file's time stamp, and nobody says anything.
+    /// It is set right, near the file's time stamp, and no operator confirms it.
     SetRight,
     /// It is set right days after the file's time stamp, and an operator says so.
     SetRightAndConfirmed,
@@ -182,8 +182,8 @@ impl Process {
         self.runtime.shutdown_background();
     }
 
-    /// Has the kernel or an operator say that the clock is right, or nobody: as the timekeeper and
-    /// the command do.
+    /// Has the kernel or an operator confirm that the clock is right, or neither: as the timekeeper
+    /// and the command do.
     async fn settle(&self, word: ConfirmedBy) {
         settle(self.service.store(), &self.clock, word).await.unwrap();
     }
@@ -341,7 +341,8 @@ async fn a_damaged_record_of_the_clock_leaves_the_newest_message_to_compare_with
     process.stop().await;
 }
 
-/// A file made under a wrong clock that nobody doubts, for there is nothing to compare it with.
+/// A file made under a wrong clock that is not in doubt, because there is nothing to compare it
+/// with.
 async fn wrong_from_the_beginning(wrong: Timestamp, meanwhile: Meanwhile, word: ConfirmedBy) {
     let when = format!("{wrong}, {meanwhile:?}, {word:?}");
     let place = Place::new().await;

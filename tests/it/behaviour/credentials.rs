@@ -1,4 +1,4 @@
-//! Credentials that cannot be used are told before the first message, and loaded again.
+//! Credentials that cannot be used are reported before the first message, and loaded again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ async fn not_ready(server: &Server, code: &str) -> Value {
     told(server, code, StatusCode::SERVICE_UNAVAILABLE).await
 }
 
-/// Waits until `/readyz` tells of this with this status; gives what it says of it.
+/// Waits until `/readyz` reports this with this status; returns its text.
 async fn told(server: &Server, code: &str, expected: StatusCode) -> Value {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -113,7 +113,7 @@ async fn a_hangup_loads_the_credentials_again() {
     server.send(&message()).await;
     told(&server, "setup_fault", StatusCode::OK).await;
     is_critical(&site, "AWS refuses the credentials");
-    // Also where the configuration cannot be read.
+    // The same if the configuration cannot be read.
     site.reconfigure("data_dir", "no_such_key");
     write(&file, AWS_ACCESS_KEY, AWS_SECRET);
     server.signal("HUP");
@@ -169,7 +169,7 @@ async fn a_program_may_give_the_credentials() {
     let log = server.terminate().await;
     assert!(!log.contains(AWS_SECRET) && !log.contains("an argument"), "{log}");
 
-    // One that fails is told by what it says.
+    // One that fails is reported with its output.
     std::fs::write(&program, "echo 'the vault is sealed' >&2; exit 3\n").unwrap();
     let server = start_with_profile(&site, &profile);
     let reason = not_ready(&server, "credentials_missing").await;
@@ -189,7 +189,7 @@ async fn a_program_that_hangs_runs_once_however_many_calls_wait() {
     assert!(reason["message"].as_str().unwrap().contains("no answer within"), "{reason}");
     let log = server.log();
     let end = Instant::now() + PATIENCE;
-    // Another look has come and gone.
+    // Another check has passed.
     while server.log().matches("no answer within").count()
         <= log.matches("no answer within").count()
     {

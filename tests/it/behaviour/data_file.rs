@@ -76,7 +76,7 @@ async fn a_file_that_is_moved_away_stops_acceptance_until_it_is_back() {
     server.wait_for(&sent, "sent").await;
     let (file, elsewhere) = (data_file(&site), site.directory().join("elsewhere.redb"));
     fs::rename(&file, &elsewhere).unwrap();
-    // No message may be accepted into a file that nobody finds, not even the first.
+    // No message may be accepted into a file that cannot be found, not even the first.
     refuses(&server).await;
     is_told_everywhere(&site, &server, "is gone").await;
     assert_eq!(server.record(&sent).await["status"], "sent", "reads go on");

@@ -1,4 +1,4 @@
-//! What commands write to: never the data file, and nothing that is there without `--force`.
+//! Destinations of commands: never the data file, and no existing file without `--force`.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};

@@ -15,9 +15,9 @@ pub(crate) struct Dev {
     key: String,
     body: String,
     pub(crate) client: reqwest::Client,
-    /// The operators' page: where it is, and its key.
+    /// The operators' page: its address and its key.
     pub(crate) page: (String, String),
-    /// The data directory.
+    /// Path of the data directory.
     pub(crate) data: String,
     process: DevProcess,
 }
@@ -212,7 +212,7 @@ fn a_stop_with_nothing_pending_ends_at_once() {
     let took = || {
         let mut process = DevProcess::start(&[]);
         process.line(|line| line.starts_with("Messages as they move"));
-        // A look at the queue of events is under way by now.
+        // A receive on the queue of events is under way by now.
         std::thread::sleep(Duration::from_millis(1500));
         let (took, status) = process.interrupt();
         assert!(status.success(), "{status}");
@@ -242,7 +242,7 @@ async fn a_second_ctrl_c_ends_it_at_once_and_leaves_no_directory_behind() {
     assert!(!std::path::Path::new(&dev.data).exists(), "{} is left", dev.data);
 }
 
-/// What a `dev` prints that cannot start.
+/// Output of a `dev` that cannot start.
 async fn told(arguments: &[&str]) -> Finished {
     let mut command = pillarbox(&["dev"]);
     command.args(arguments);
@@ -403,7 +403,7 @@ async fn a_variable_of_another_service_is_no_reason_to_work_on_it() {
             }
         }
     }
-    // A service has its variables from whoever set it up. It says which place it takes.
+    // A service has its variables from its operator. It logs the place that it takes.
     let server = site.start_with(&[("PILLARBOX_DATA_DIR", elsewhere)]);
     let log = server.log();
     assert!(log.contains("the variable PILLARBOX_DATA_DIR says"), "{log}");

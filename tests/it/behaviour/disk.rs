@@ -121,7 +121,7 @@ async fn a_start_on_a_read_only_disk_reads_and_refuses_until_it_is_writable() {
     let read_only = "mount -o remount,ro . &&";
     let server = site.start_by(site.service_on_small_disk_after("6m", read_only));
     reads_and_refuses(&server, &sent, &pending).await;
-    // Attempts follow each other, and the log tells of the reason once a minute.
+    // Attempts follow each other, and the log has the reason once a minute.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let log = server.log();
     assert!(log.contains("Read-only file system"), "{log}");

@@ -1,4 +1,4 @@
-//! What clients, probes and certificates of other makers look like: it is read, or refused for its own
+//! Clients, probes and certificates of other makers: their input is read, or refused for its own
 //! cause.
 
 use std::process::Command;

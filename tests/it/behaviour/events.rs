@@ -1,5 +1,5 @@
-//! What operators see of delivery events and do about suppressions, on the real binary and the
-//! simulator's real events.
+//! Delivery events and suppressions for operators, on the real binary and the simulator's real
+//! events.
 
 use std::time::Instant;
 

@@ -32,7 +32,7 @@ struct Client {
 }
 
 impl Client {
-    /// Posts a message; gives its id where it was accepted.
+    /// Posts a message; returns its id if it was accepted.
     async fn post(&mut self, body: &Value) -> Option<String> {
         if self.connection.is_none() {
             let stream = TcpStream::connect(&self.address).await.expect("no connection is refused");

@@ -75,7 +75,7 @@ async fn organisations_share_no_keys_and_no_messages() {
     let (status, answered) = answer(request.send().await.unwrap()).await;
     assert_eq!(status, 200, "{answered}");
     assert_ne!(answered["id"], json!(mine));
-    // Another organisation's domain and message are as good as absent.
+    // Another organisation's domain and message get the same answer as absent ones.
     let get = |path: String, key: &str| {
         server.client.get(format!("{}{path}", server.base)).bearer_auth(key)
     };

@@ -100,7 +100,7 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
         let found = log.lines().any(|line| line.contains(&name) && line.contains(what));
         assert!(found, "no line with {name} says {what}:\n{log}");
     }
-    // And the other way round: what tells of a request tells of one of these, or of a question
+    // And the other way round: a line about a request is about one of these, or about a question
     // after the message.
     for line in log.lines() {
         let tells = ["queued", "accepted", "refused", "a request", "a handler"];
@@ -108,7 +108,7 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
             assert!(line.contains("request_id="), "{line}");
         }
     }
-    // From there, the message's own id leads on to what the provider made of it.
+    // From there, the message's own id leads to the provider's answer.
     let outcome = log.lines().find(|line| line.contains("sent ") && line.contains(&message_id));
     assert!(outcome.is_some_and(|line| line.contains("ses_message_id=")), "{log}");
     assert!(!log.contains('\u{1b}'), "there are colours where there is no terminal");

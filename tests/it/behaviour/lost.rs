@@ -1,4 +1,5 @@
-//! What a stop or a crash left unsent is shown wherever operators look, until they have seen it.
+//! Messages that a stop or a crash left unsent are shown in all places that operators read, until
+//! they have seen it.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::kit::{Server, Site, is_on_postgres, message};
 
 const METRIC: &str = "pillarbox_start_lost_messages";
 
-/// Whether metric, page and `status` all show so many lost messages.
+/// True if metric, page and `status` all show so many lost messages.
 async fn shows(site: &Site, server: &Server, messages: u64) {
     let value = metric(server, METRIC).await.map(|value| value.to_string());
     assert_eq!(value, Some(messages.to_string()));

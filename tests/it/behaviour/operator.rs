@@ -102,16 +102,16 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     site.done(&["org", "limit", "acme", "--per-month", "100"]);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
-    // When the messages of a paused organisation end is told if any waits.
+    // The end of a paused organisation's messages is shown if any waits.
     site.done(&["org", "pause", "acme"]);
     server.send(&message()).await;
     // The quota is asked for in the background.
     let plain = wait_for(&server, &[("pillarbox_quota_recipients", 1_000.0)]).await;
-    // A certificate is told of where there is one.
+    // A certificate is reported if there is one.
     let (site, _files) = tls::site(&Certificate::until(2100)).await;
     let secure = metrics(&site.start()).await;
     let there = plain.keys().chain(secure.keys()).map(|key| key.split('{').next().unwrap());
-    // A database is told of where there is one; without it, its metrics are named alone.
+    // A database is reported if there is one; without it, its metrics are only named.
     let text = server.operator("/metrics").await.text().await.unwrap();
     let named = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let of_a_database = named.filter(|name| name.starts_with("pillarbox_postgres_"));
@@ -135,7 +135,7 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     }
     assert!(named.len() > 30, "{named:?}");
     let missing: Vec<_> = named.difference(&there).copied().collect();
-    // A file is told of where there is one.
+    // A file is reported if there is one.
     let expected: &[&str] = if is_on_postgres() { &["pillarbox_store_file_bytes"] } else { &[] };
     assert_eq!(missing, expected);
 }

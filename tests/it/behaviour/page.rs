@@ -1,4 +1,4 @@
-//! The operators' page from outside of a browser: what opens it, what it tells, and what guards it.
+//! The operators' page from outside of a browser: access, content and protection.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the operators' page reads beyond messages: history, organisations, domains; and that no
-//! amount of records makes it slow or delays acceptance.
+//! Data of the operators' page beyond messages: history, organisations, domains. No amount of
+//! records makes it slow or delays acceptance.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -249,13 +249,13 @@ async fn organisations_and_domains_are_listed_with_what_the_store_knows() {
 /// The long form: ten million records.
 const RECORDS: usize = if cfg!(feature = "long") { 10_000_000 } else { 12_000 };
 const POSTS: usize = if cfg!(feature = "long") { 1_000 } else { 50 };
-/// How often acceptance is measured alone and beside searches.
+/// Number of times that acceptance is measured alone and beside searches.
 const ROUNDS: usize = if cfg!(feature = "long") { 21 } else { 1 };
 /// The longest that an answer may take: ten times as long in the everyday tests, which are not
 /// optimised and share the machine.
 const LONGEST_ANSWER: Duration =
     Duration::from_millis(if cfg!(feature = "long") { 300 } else { 3_000 });
-/// How much longer acceptance may take at the 99th percentile while somebody searches.
+/// Factor by which acceptance may slow down at the 99th percentile during searches.
 const MOST_SLOWER: f64 = if cfg!(feature = "long") { 1.2 } else { 20.0 };
 
 /// Fills the store with records of the last 89 days, evenly.
@@ -345,7 +345,7 @@ async fn whatever_the_page_asks_is_bounded_and_acceptance_goes_on() {
     assert!(longest <= LONGEST_ANSWER, "{longest:?}");
     assert!(cfg!(feature = "long") || looked_back == 8, "a short history is searched to its end");
 
-    // In turn, because a machine that others use is at times slower by itself.
+    // Alternately, because a machine that others use is at times slower by itself.
     let p99 = |durations: &[Duration]| durations[durations.len() * 99 / 100];
     let mut slower = Vec::new();
     for round in 0..ROUNDS {
@@ -361,8 +361,8 @@ async fn whatever_the_page_asks_is_bounded_and_acceptance_goes_on() {
     assert!(median <= MOST_SLOWER, "{slower:?}");
 }
 
-/// The duration of posts while somebody searches the whole history without pause, and how many
-/// pages that were.
+/// The duration of posts during a search of the whole history without pause, and the number of its
+/// pages.
 async fn beside_searches(place: &LocalService, name: &str) -> (Vec<Duration>, usize) {
     let is_over = AtomicBool::new(false);
     let searching = async {

@@ -1,4 +1,4 @@
-//! One text finds a message by each of its names, on the command line and on the page alike; and
+//! One text finds a message by each of its names, on the command line and on the page; and
 //! operators stay signed in.
 
 use std::fs;
@@ -37,7 +37,7 @@ async fn one_text_finds_a_message_by_each_of_its_names() {
     wanted["to"] = json!(["Ada <Ada@lost.example>"]);
     wanted["metadata"] = json!({ "order": "18:15" });
     wanted["idempotencyKey"] = json!("invoice/1815 of Ada");
-    // The beginning of an id tells its millisecond.
+    // The beginning of an id contains its millisecond.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let id = server.send(&wanted).await;
     let sent = server.wait_for(&id, "sent").await;
@@ -65,14 +65,14 @@ async fn one_text_finds_a_message_by_each_of_its_names() {
         let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(!ids(&listed).contains(&id) || none == &id[..13], "{none}: {listed}");
     }
-    // All are counted, by what became of them.
+    // All are counted, by outcome.
     let output = site.done(&["message", "list", "--count", "--search", "example.com", "--json"]);
     let counted: Value = serde_json::from_slice(&output.stdout).unwrap();
     let all: u64 =
         counted["counts"]["acme"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     assert_eq!(all, 6, "{counted}");
 
-    // What is shown of the message has the key and why it is where it is.
+    // The shown message has the key and the place of the match.
     let shown = read(&site, &server, &format!("/page/messages/{id}")).await;
     if !is_on_postgres() {
         assert_eq!(shown["idempotencyKey"], "invoice/1815 of Ada");

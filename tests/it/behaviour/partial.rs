@@ -171,7 +171,7 @@ async fn a_batch_that_is_malformed_as_a_whole_is_refused_whole() {
     }
     let single = server.post(&message_with("partial", json!(true))).send().await.unwrap();
     assert_eq!(refusal(single).await.2.as_deref(), Some("partial"));
-    // What a reader does not keep of so many values cannot be told from what is right.
+    // Values that a reader drops cannot be distinguished from correct ones.
     let many = json!(vec![vec![vec![0; 100]; 100]; 5]);
     let many = format!(r#"{{"partial":true,"emails":[{},{{"headers":{many}}}]}}"#, message());
     let twice = r#"{"partial":true,"emails":[{"from":"a@example.com"},{"to":[],"to":[]}]}"#;
@@ -297,7 +297,7 @@ async fn a_store_that_takes_nothing_refuses_the_whole() {
     assert!(refused.headers().contains_key("retry-after"));
     assert_eq!(refusal(refused).await, (503, "StorageUnavailable".to_owned(), None));
     refuses_whole(&server, &emails, 503, "StorageUnavailable").await;
-    // What needs no store is told as before.
+    // Problems that need no store are reported as before.
     let malformed = send(&server, &[bad("k"), bad("l")]).await;
     assert!(malformed.iter().all(|answer| code(answer) == "ValidationError"));
     site.give_store_back();

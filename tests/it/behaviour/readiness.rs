@@ -75,7 +75,7 @@ async fn lost_answers_with_nothing_left_to_send_are_forgotten_once_ses_answers()
         let post = server.client.post(format!("{}/emails", server.base)).bearer_auth(&beta);
         let post = post.header("content-type", "application/json").body(from_beta);
         assert_eq!(post.send().await.unwrap().status(), StatusCode::OK);
-        // Calls that are under way together tell of one moment.
+        // Calls that are under way together are evidence about one moment.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     ready_until(&server, |conditions| with_code(conditions, "unreachable").is_some()).await;
@@ -150,7 +150,7 @@ async fn an_endpoint_that_cannot_be_reached_is_told_at_the_start_before_any_mess
     for (endpoint, reason) in [
         ("http://ses.invalid", "ses.invalid"),
         ("http://127.0.0.1:1", "refused"),
-        // TLS, where there is none.
+        // TLS, at a listener without it.
         (&site.simulator.endpoint().replace("http://", "https://"), "127.0.0.1"),
     ] {
         site.configure("", &format!("endpoint = \"{endpoint}\"\n"));

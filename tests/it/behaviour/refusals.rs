@@ -135,7 +135,7 @@ async fn only_json_in_utf_8_is_taken() {
     assert_eq!(refusal(response).await.0, 415, "415 comes before 400");
 }
 
-/// Each request has all the faults that are looked for later.
+/// Each request has all the faults that are checked later.
 #[tokio::test]
 async fn of_several_faults_the_first_in_the_order_of_checks_is_the_answer() {
     let site = Site::with("max_request_bytes = 10000", Options::default()).await;

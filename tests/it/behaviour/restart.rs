@@ -145,7 +145,7 @@ async fn what_is_accepted_while_the_service_stops_is_sent_as_well() {
             let post = server.post(&message());
             posts.spawn(async move {
                 let mut ids = Vec::new();
-                // Until the first refusal, or until nobody listens any more.
+                // Until the first refusal, or until nothing listens any more.
                 while let Ok(response) = post.try_clone().unwrap().send().await {
                     if response.status() != 200 {
                         break;

@@ -17,7 +17,7 @@ use crate::kit::{
     Finished, Manager, PATIENCE, Process, Server, Site, answer, is_on_postgres, message, pillarbox,
 };
 
-/// Restarts a service that must restart; gives what the command tells.
+/// Restarts a service that must restart; returns the output of the command.
 pub(crate) async fn restart(site: &Site) -> Value {
     Finished::run(site.command(&["restart", "--json"])).await.json()
 }
@@ -73,7 +73,7 @@ async fn clients_that_come_during_a_restart_wait_and_get_answers() {
     let end = Instant::now() + PATIENCE;
     while !restarting.is_finished() {
         assert!(Instant::now() < end);
-        // A connection of its own each time, as a client has that was told to come back.
+        // A connection of its own each time, as of a client that was asked to come back.
         let response = crate::kit::http_client()
             .get(format!("{}/emails", server.base))
             .bearer_auth(&server.key)
@@ -195,7 +195,8 @@ async fn a_program_that_cannot_go_on_refuses_the_restart() {
     let refused = Finished::run(site.command(&["restart"])).await;
     assert!(refused.err.contains("cannot be run"), "{refused:?}");
     wait_until_idle(&server).await;
-    // What is installed in the end is executed, though the file of the process is long gone.
+    // The program that is installed in the end is executed, although the file of the process was
+    // deleted long ago.
     install(&program);
     restart(&site).await;
     wait_until_idle(&server).await;

@@ -91,7 +91,7 @@ async fn a_request_whose_right_ends_while_it_is_read_is_refused() {
     let (revoked, number) = key();
     let one = Half::post(&address, &revoked, "/emails", &message()).await;
     let many = Half::post(&address, &revoked, "/emails/batch", &batch).await;
-    // A key that is there throughout is not looked at with others' eyes.
+    // A key that is there throughout is not affected by others.
     let fine = Half::post(&address, &server.key, "/emails", &message()).await;
     let of_removed = Half::post(&address, &other, "/emails", &of_beta).await;
     site.done(&["key", "revoke", &number]);

@@ -1,4 +1,4 @@
-//! What must never be written down: bodies, API keys, AWS secrets.
+//! Contents that must never be written down: bodies, API keys, AWS secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

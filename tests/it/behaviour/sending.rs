@@ -173,7 +173,7 @@ async fn a_recipient_suppressed_after_acceptance_is_not_written_to() {
     assert_eq!(site.simulator.accepted_total(), 0);
 }
 
-/// The sentences by which SES tells of a quota, a rate, a paused account or a missing configuration
+/// The sentences by which SES reports a quota, a rate, a paused account or a missing configuration
 /// set, as a lapsed domain's owner may write them into a display name.
 const HOSTILE: [&str; 5] = [
     "daily message quota exceeded",
@@ -229,7 +229,7 @@ async fn an_organisation_whose_calls_get_no_answer_delays_no_other() {
         let post = post.header("content-type", "application/json").body(hanging.clone());
         assert_eq!(post.send().await.unwrap().status(), 200);
     }
-    // As long as nobody else's call succeeds, the provider itself may be down.
+    // As long as no call of others succeeds, the provider itself may be down.
     let reason = async |code: &str| {
         let (_, readiness) = answer(server.operator("/readyz").await).await;
         readiness["reasons"].as_array().unwrap().iter().find(|one| one["code"] == code).cloned()

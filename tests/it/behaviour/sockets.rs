@@ -28,7 +28,7 @@ fn serve(config: &Path) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a service that must not run says, and its exit code.
+/// Output of a service that must not run, and its exit code.
 fn refused(mut child: Child) -> (Option<i32>, String) {
     let end = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() {

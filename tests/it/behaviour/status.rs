@@ -1,4 +1,4 @@
-//! What keeps mail from going out reads plainly in `pillarbox status` and on the records.
+//! Obstacles of sending read plainly in `pillarbox status` and on the records.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What the service tells the one who started it, over a real notification socket, and the sockets
-//! that it is handed.
+//! Reports of the service to its supervisor, over a real notification socket, and the sockets that
+//! it is handed.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;

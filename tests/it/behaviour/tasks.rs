@@ -1,5 +1,5 @@
-//! Background tasks: each is made to panic in the real process. It begins again and operators learn of
-//! it, or the process ends. (A release does not look at `TEST_TASK_PANICS`.)
+//! Background tasks: each is made to panic in the real process. It begins again and operators learn
+//! of it, or the process ends. (A release does not read `TEST_TASK_PANICS`.)
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -88,7 +88,8 @@ async fn each_task_that_fails_begins_again_and_operators_learn_of_it() {
         format!("The background task {name} failed 2 times since the start, and begins again")
     });
     assert_eq!(told, expected.collect());
-    // What a panic says may be a client's: it is where the panic writes it, and nowhere else.
+    // A panic's text may contain a client's data: it is in the panic's own output, and nowhere
+    // else.
     for name in &names {
         let text = format!("a test has {name} panic");
         assert_eq!(server.log().matches(&text).count(), 2, "{name}: {}", server.log());

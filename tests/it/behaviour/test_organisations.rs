@@ -94,7 +94,7 @@ fn page_of(site: &Site) -> (String, String) {
     (page.to_owned(), key.to_owned())
 }
 
-/// No call for a test organisation came to the provider. Each real message came once.
+/// No call for a test organisation reached the provider. Each real message reached it once.
 fn assert_only_real_mail(site: &Site, real: u64) {
     assert_eq!(site.simulator.accepted_by_tag(ORGANISATION_TAG, "staging"), 0);
     assert_eq!(site.simulator.accepted_total(), real);

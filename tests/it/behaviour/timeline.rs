@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{Finished, Manager, Server, Site, answer, message, message_with};
 
-/// Tries again soon.
+/// Configuration that tries again soon.
 const SOON: &str = "[sending]\nretry_initial = \"50ms\"\nretry_max = \"100ms\"\ndrain = \"1s\"";
 
 async fn timeline(server: &Server, id: &str) -> Vec<Value> {

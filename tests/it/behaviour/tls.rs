@@ -60,7 +60,7 @@ impl Certificate {
         std::fs::write(&files.key, &self.key).unwrap();
     }
 
-    /// A connection by somebody who trusts this certificate alone.
+    /// A connection by a client that trusts this certificate alone.
     pub(crate) async fn connect(
         &self,
         address: &str,
@@ -91,7 +91,7 @@ impl Certificate {
         config
     }
 
-    /// A handshake on a connection that is there, without a word of HTTP.
+    /// A handshake on a connection that is there, without any byte of HTTP.
     pub(crate) async fn secure(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         secure_with(self.offering(&[]), stream).await
     }
@@ -195,7 +195,7 @@ async fn both_versions_have_the_same_routes_and_limits() {
     let (status, _) =
         read(sender.send_request(post(&server, message().to_string())).await.unwrap()).await;
     assert_eq!(status, 200, "the connection outlives it");
-    // It is told to end, and does.
+    // It is asked to end, and does.
     server.terminate().await;
     assert!(poll_fn(|cx| sender.poll_ready(cx)).await.is_err());
 }

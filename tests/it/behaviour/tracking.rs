@@ -1,4 +1,4 @@
-//! Every message turns SES's open and click tracking off for itself, whichever way it came.
+//! Every message turns SES's open and click tracking off for itself, from every way in.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ async fn submit(server: &Server) -> String {
     accepted_id(&reply).unwrap().to_owned()
 }
 
-/// What each message that the simulator has says of open and click tracking.
+/// Settings for open and click tracking in each message that the simulator has.
 fn tracking(site: &Site) -> Vec<[Option<String>; 2]> {
     let messages = site.simulator.messages();
     messages.iter().map(|one| [one.open_tracking.clone(), one.click_tracking.clone()]).collect()

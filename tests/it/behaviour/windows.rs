@@ -82,7 +82,7 @@ async fn a_clock_that_jumps_expires_nothing_until_the_jump_is_confirmed() {
     assert_eq!(get(&place, &format!("/emails/{id}")).await.0, 200);
     assert_eq!(send(&place, "k").await, (id.clone(), true));
     settle(place.service.store(), &place.clock, ConfirmedBy::Operator).await.unwrap();
-    // Two days have passed, whatever the clock said.
+    // Two days have passed, even though the clock was set.
     assert!(!send(&place, "k").await.1);
     assert_eq!(get(&place, &format!("/emails/{id}")).await.0, 200);
     place.clock.advance(DAY * 88);

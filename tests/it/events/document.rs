@@ -6,7 +6,7 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use serde_json::{Value, json};
 
-/// Where the documents of SES's guide are.
+/// Directory of the documents of SES's guide.
 pub(crate) fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/events/documents")
 }
@@ -25,17 +25,17 @@ pub(crate) fn about(id: MessageId, name: &str) -> Value {
     document
 }
 
-/// That the message was delivered.
+/// Event of SES: the message was delivered.
 pub(crate) fn delivery(id: MessageId) -> Value {
     about(id, "event-delivery-record.json")
 }
 
-/// That SES accepted the message.
+/// Event of SES: SES accepted the message.
 pub(crate) fn send(id: MessageId) -> Value {
     about(id, "event-send-record.json")
 }
 
-/// In SNS's envelope.
+/// Puts a document into SNS's envelope.
 pub(crate) fn in_sns(document: &Value) -> Value {
     json!({
         "Type": "Notification",
@@ -49,7 +49,7 @@ pub(crate) fn in_sns(document: &Value) -> Value {
     })
 }
 
-/// In `EventBridge`'s envelope.
+/// Puts a document into `EventBridge`'s envelope.
 pub(crate) fn in_event_bridge(document: &Value) -> Value {
     json!({
         "version": "0",

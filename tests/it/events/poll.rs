@@ -1,4 +1,4 @@
-//! The poll of a queue: deleted only after the commit, whatever fails in between.
+//! The poll of a queue: deleted only after the commit, with every fault in between.
 
 use crate::kit;
 use std::time::Duration;
@@ -110,7 +110,7 @@ async fn a_crash_between_commit_and_delete_loses_and_doubles_nothing() {
     assert_eq!(queue.deleted(), 0);
     drop(sink);
     queue.set_deleting(Deleting::Works);
-    // The last of the aborted tasks lets go of the file a moment later.
+    // The last of the aborted tasks closes the file a moment later.
     tokio::time::sleep(SHORT).await;
     let sink = EventSink::in_directory(directory.path()).await;
     let polling = sink.poll(&queue);

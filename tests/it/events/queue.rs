@@ -19,11 +19,9 @@ use tokio::task::JoinHandle;
 /// The longest that a receive waits, so that an idle poll's last receives end within a test.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What becomes of deletions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleting {
     Works,
-    /// The call fails.
     Fails,
     /// The call is never answered.
     Hangs,
@@ -128,7 +126,7 @@ impl StubQueue {
         content.visible.len() + content.in_flight.len()
     }
 
-    /// How many receives are waiting now, and how many there were at most.
+    /// Number of receives that are waiting now, and the most that there were.
     pub(crate) fn receiving(&self) -> (usize, usize) {
         let content = self.content();
         (content.receiving, content.most_receiving)
@@ -165,7 +163,7 @@ async fn answer(
     Ok(response.body(Full::from(body.to_string())).unwrap())
 }
 
-/// Counts a receive for as long as it waits, also where its connection ends.
+/// Counts a receive for as long as it waits, also if its connection ends.
 struct Receiving<'a>(&'a State);
 
 impl Drop for Receiving<'_> {

@@ -20,7 +20,7 @@ use crate::kit;
 pub(crate) use crate::kit::NOON as NOW;
 use crate::kit::PATIENCE;
 
-/// How many acceptances are under way at once.
+/// Number of acceptances under way at once.
 const ACCEPTING: usize = 256;
 
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct EventSink {
     ids: Arc<MessageIds>,
 }
 
-/// A poll that runs until it is told to stop.
+/// A poll that runs until it is stopped.
 pub(crate) struct Polling {
     stop: oneshot::Sender<()>,
     pub(crate) task: JoinHandle<()>,
@@ -106,7 +106,7 @@ impl EventSink {
         Polling { stop, task }
     }
 
-    /// How many events are on a message's timeline.
+    /// Number of events on a message's timeline.
     pub(crate) fn events(&self, id: MessageId) -> usize {
         kit::at_once(self.store.events(id)).unwrap().len()
     }

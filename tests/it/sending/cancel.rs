@@ -1,4 +1,4 @@
-//! What an operator cancels or takes away after acceptance.
+//! Cancellations and removals by operators after acceptance.
 
 use std::time::Duration;
 
@@ -229,7 +229,8 @@ async fn ten_thousand_are_cancelled_while_calls_go_on_and_each_is_accounted_for(
     assert!(others.iter().all(|id| sim.status(*id) == Status::Sent));
 }
 
-/// Whoever asked for it may be gone at any moment: no message stays behind with nobody to end it.
+/// The caller of a cancellation may disconnect at any moment: no message stays behind without an
+/// owner.
 #[tokio::test(start_paused = true)]
 async fn a_cancellation_whose_caller_is_gone_leaves_no_message_behind() {
     let (mut sim, ids) = waiting(vec![Mail::to_many(1); 20]).await;

@@ -156,7 +156,7 @@ async fn a_drain_that_begins_while_the_dispatcher_is_busy_is_not_overlooked() {
         });
         let id = sim.accept_singles(0, 1).await[0];
         sim.run(SECOND, STEP).await;
-        // Something else wakes the dispatcher a few of the scheduler's turns before.
+        // Another task wakes the dispatcher a few of the scheduler's rounds before.
         sim.dispatcher.set_rate(Rate::PerSecond(200.0));
         for _ in 0..turns {
             tokio::task::yield_now().await;

@@ -1,4 +1,5 @@
-//! Messages whose own time is over: they end then, whatever holds them up, and none is sent later.
+//! Messages whose own time is over: they end then, with every kind of obstacle, and none is sent
+//! later.
 
 use std::time::Duration;
 
@@ -163,7 +164,7 @@ async fn the_earlier_of_both_ends_counts_and_of_equal_ones_the_messages_own() {
         sim.run_until_empty(Duration::from_mins(2), STEP).await;
         assert!(start.elapsed() <= MINUTE.min(retry_for) + LATEST, "{:?}", start.elapsed());
         assert_eq!(sim.failure(id), Some(code));
-        // Both are over by now: what is looked at late gets the same end.
+        // Both are over by now: a late check gives the same end.
         let end = start + MINUTE.min(retry_for);
         assert!(sim.provider.calls().iter().all(|call| call.at < end));
     }

@@ -108,7 +108,8 @@ async fn a_panic_in_an_attempt_ends_its_message_and_nothing_else() {
     assert_eq!(sim.queue.pending().bytes, 0);
 }
 
-/// A task that panics drops the claim that it holds, and so does a future that nobody polls any more.
+/// A task that panics drops the claim that it holds, and so does a future that is not polled any
+/// more.
 #[tokio::test(start_paused = true)]
 async fn a_message_whose_claim_is_dropped_is_sent_if_no_call_was_under_way_and_else_fails() {
     let sim =

@@ -1,10 +1,11 @@
-//! A provider that does as it is told, on simulated time, around the real store, intake, queue
-//! and dispatcher.
+//! A provider with scripted answers, on simulated time, around the real store, intake, queue and
+//! dispatcher.
 //!
 //! Time stands still but for [`Sim::run`]: a blocking task that never ends while the simulation
 //! lives keeps tokio from moving its paused clock by itself, which it would also do while the
-//! store's thread is at work. After each step everything settles: a write that changes nothing
-//! goes through the store's queue until no outcome is on its way any more.
+//! store's thread is at work. After each step, the simulation waits for everything to finish: a
+//! write that changes nothing goes through the store's queue until no outcome is on its way any
+//! more.
 
 use crate::kit;
 use std::collections::HashMap;
@@ -39,29 +40,29 @@ use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG, RequestOptions};
 use pillarbox_store::{Accepted, Reference, Report, Store};
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
-/// Rounds of the scheduler without any change that count as settled.
+/// Rounds of the scheduler without any change after which everything has finished.
 const QUIET_ROUNDS: u32 = 4;
 /// Writes awaited without any change before a step is given up as stuck.
 const STUCK_WRITES: u32 = 20;
-/// When the simulated transport gives a slow answer up.
+/// Time after which the simulated transport gives a slow answer up.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The domains that every organisation of the simulation may send from.
 pub(crate) const DOMAINS: [&str; 2] = ["example.com", "other.example"];
 
-/// What the provider does with one call.
+/// Reaction of the provider to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Accepts, and says so.
     Accept,
     /// Accepts, and the answer is lost.
     AcceptAndLose,
-    /// Does not accept, and nobody learns that.
+    /// Does not accept, and the caller does not learn that.
     Lose,
     /// Accepts, and answers too late.
     AcceptSlowly,
     /// Refuses with this kind of problem.
     Refuse(ProblemKind),
-    /// Never answers.
+    /// The provider never answers.
     Hang,
     /// Is no provider's doing: our own code panics before the call.
     Panic,
@@ -85,12 +86,12 @@ pub(crate) struct Call {
     pub(crate) organisation: String,
     pub(crate) from: String,
     pub(crate) recipients: u32,
-    /// Which of the message's calls it is, from 1.
+    /// Number of this call among the message's calls, from 1.
     pub(crate) nth: u32,
     pub(crate) answer: Answer,
 }
 
-/// How the provider counts what it lets through.
+/// Unit in which the provider counts what it lets through.
 #[derive(Debug, Clone)]
 pub(crate) enum Limit {
     None,
@@ -203,7 +204,7 @@ impl Simulated {
         self.lock().calls.len()
     }
 
-    /// How many calls were made for the organisation with this name.
+    /// Number of calls for the organisation with this name.
     pub(crate) fn call_count_of(&self, organisation: &str) -> usize {
         self.lock().calls.iter().filter(|call| call.organisation == organisation).count()
     }
@@ -212,7 +213,7 @@ impl Simulated {
         self.calls().into_iter().filter(|call| call.message == message).collect()
     }
 
-    /// How often a message was accepted.
+    /// Number of times that a message was accepted.
     pub(crate) fn accepted(&self, message: MessageId) -> u32 {
         self.lock().accepted.get(&message).copied().unwrap_or(0)
     }
@@ -284,7 +285,7 @@ impl Simulated {
     }
 }
 
-/// Counts a call as ended, also where it is aborted or panics.
+/// Counts a call as ended, also if it is aborted or panics.
 struct UnderWay<'a>(&'a Simulated);
 
 impl Drop for UnderWay<'_> {
@@ -386,7 +387,7 @@ impl Sim {
     pub(crate) async fn start(provider: Simulated, settings: Settings, rate: Rate) -> Self {
         let (clock_hold, released) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || released.recv());
-        // Memory, where there is such a directory: these tests are not about the disk.
+        // Memory, if there is such a directory: these tests are not about the disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let (store, _) = Store::open(directory.path(), START).unwrap();
         let mut organisations = Vec::new();
@@ -524,7 +525,7 @@ impl Sim {
         }
     }
 
-    /// Goes through the store's queue behind whatever is in it.
+    /// Goes through the store's queue, behind all of its content.
     async fn write_nothing(&self) {
         let nobody = Mailbox::parse("nobody@example.net").unwrap();
         let nobody = SuppressedAddress::from(nobody.address());
@@ -574,7 +575,7 @@ impl Sim {
         self.settle().await;
     }
 
-    /// Whether the dispatcher has ended.
+    /// True if the dispatcher has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.running.as_ref().is_none_or(JoinHandle::is_finished)
     }

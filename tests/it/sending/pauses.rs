@@ -166,7 +166,7 @@ async fn a_domain_that_stays_faulty_is_tried_rarely_and_its_messages_fail_in_tim
     assert!(ids.iter().all(|id| sim.failure(*id) == Some(FailureCode::RetriesExhausted)));
 }
 
-/// Whether each call was for a message from the faulty domain, in order.
+/// True for each call that was for a message from the faulty domain, in order.
 fn of_the_faulty_domain(sim: &Sim) -> Vec<bool> {
     sim.provider.calls().iter().map(|call| call.from.contains("other.example")).collect()
 }
@@ -211,7 +211,7 @@ async fn what_a_pause_held_up_goes_out_in_order_and_not_ahead_of_others() {
     };
     let probe = place(&held[0]);
     assert_ne!(probe, usize::MAX, "the domain was tried");
-    // Its backlog goes on where its own organisation's other mail leaves off.
+    // Its backlog goes on after its own organisation's other mail.
     let last_other = others.iter().map(place).max().unwrap();
     let next_held = held[1..].iter().map(place).min().unwrap();
     assert!(last_other < next_held, "{last_other} and {next_held}");
@@ -308,7 +308,7 @@ async fn a_domain_that_was_removed_and_added_again_is_as_new() {
     let ended = |id: &MessageId| sim.failure(*id) == Some(FailureCode::DomainUnverified);
     assert!(held.iter().all(ended), "what waited for it ends at once");
 
-    // A call that was under way meanwhile tells of the domain that is gone.
+    // A call that was under way meanwhile reports the removed domain.
     put(&sim, DomainState::Assumed).await;
     sim.provider.set_latency(2 * SECOND);
     sim.accept(0, vec![Mail::from_domain(DOMAINS[1])]).await;

@@ -1,4 +1,4 @@
-//! How fast and how many: the provider's limit is used and kept, fairly.
+//! Rate and concurrency: the provider's limit is used and kept, fairly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_millis(2);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// What came of sending a backlog.
+/// Result of sending a backlog.
 struct Run {
     /// The part of the limit that was used after the first second, until the last call started.
     used: f64,
@@ -79,8 +79,8 @@ async fn the_limit_is_used_and_hardly_ever_exceeded() {
     assert!(run.throttled < 0.005, "{}", run.throttled);
 }
 
-/// Real SES lets short bursts pass; where a provider counts every second strictly, one message's
-/// recipients are all that a second may hold too many.
+/// Real SES lets short bursts pass; if a provider counts every second strictly, one message's
+/// recipients are the most that a second may hold too many.
 #[tokio::test(start_paused = true)]
 async fn a_limit_on_every_second_is_kept_to_the_recipient() {
     for rate in [1.0, 14.0, 100.0, 500.0] {
@@ -231,7 +231,7 @@ async fn a_changed_rate_and_changed_settings_hold_at_once() {
     assert_eq!(sim.provider.most_under_way(), 1);
 }
 
-/// What ends a backlog without a call.
+/// Reason that ends a backlog without a call.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Suppression,
@@ -266,7 +266,8 @@ async fn end_all_of_a(sim: &Sim, end: End) {
     }
 }
 
-/// Such an end costs no call and nothing of the pace, but it takes a turn as a call does.
+/// Such an end costs no call and nothing of the rate, but it takes the organisation's position as a
+/// call does.
 #[tokio::test(start_paused = true)]
 async fn messages_that_end_without_a_call_hold_up_nobody_else() {
     const BACKLOG: usize = 3_000;
@@ -294,7 +295,8 @@ async fn messages_that_end_without_a_call_hold_up_nobody_else() {
     }
 }
 
-/// A cancellation takes no turns: it takes its messages out in steps, and others go between them.
+/// A cancellation has no position in the order: it takes its messages out in steps, and others go
+/// between them.
 #[tokio::test(start_paused = true)]
 async fn a_large_cancellation_holds_up_nobody_else() {
     const BACKLOG: usize = 5_000;

@@ -20,10 +20,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const RATE: f64 = 14.0;
 const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 60 };
 
-/// What came of sending a backlog of one organisation while another sends now and then.
+/// Result of sending a backlog of one organisation while another sends now and then.
 struct Run {
     sim: Sim,
-    /// Accepted messages per second, as a part of the pace.
+    /// Accepted messages per second, as a part of the rate.
     used: f64,
     /// Median time from acceptance to the call, of the other organisation's messages.
     wait: Duration,

@@ -36,7 +36,7 @@ impl Call {
     }
 }
 
-/// What came back.
+/// Response of the simulator.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

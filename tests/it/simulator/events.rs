@@ -1,4 +1,4 @@
-//! Events: which ones an accepted message has, and that they look as SES's do.
+//! Events: the ones of an accepted message, in the form of SES's.
 //!
 //! The documents in `events/` are the examples of the Amazon SES Developer Guide (repository
 //! awsdocs/amazon-ses-developer-guide), under the MIT-style licence of its LICENSE-SAMPLECODE.

@@ -1,4 +1,4 @@
-//! The account's suppression list: its calls, and what becomes of mail to an address on it.
+//! The account's suppression list: its calls, and the outcome of mail to an address on it.
 
 use pillarbox_simulator::RecipientFate;
 use reqwest::Method;

@@ -61,7 +61,7 @@ async fn lists_of_other_programs_are_read_with_their_reasons_and_times() {
 async fn a_list_reads_alike_in_every_encoding_and_with_every_end_of_lines() {
     for (name, expected) in LISTS {
         let bytes = bytes_of(name);
-        // What is not UTF-8 here is in columns that nobody needs.
+        // The bytes that are not UTF-8 are in columns that are not needed.
         let text = String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').to_owned();
         let text = text.replace("\r\n", "\n");
         let marked = format!("\u{feff}{text}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::history::{Entry, Event, Page};
 use crate::{Contradiction, contradiction};
 
-/// What an organisation's readers and receivers got, and what its messages came to.
+/// Entries that an organisation's readers and receivers got, and the outcomes of its messages.
 #[derive(Default)]
 struct Feed<'a> {
     /// The pages of each reader, in order.
@@ -14,7 +14,7 @@ struct Feed<'a> {
     receivers: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// The last status that was read of each message.
     statuses: BTreeMap<&'a str, &'a str>,
-    /// When the first post of each message began, whether or not it was answered.
+    /// Time at which the first post of each message began, whether or not it was answered.
     posted: BTreeMap<&'a str, u64>,
 }
 

@@ -7,7 +7,6 @@ use crate::{Contradiction, Summary, contradiction};
 
 /// The window of an idempotency key: 24 hours, in microseconds.
 const WINDOW: u64 = 24 * 3_600 * 1_000_000;
-/// The final statuses.
 const FINAL: [&str; 3] = ["sent", "failed", "suppressed"];
 
 type Verdict = Result<(), Contradiction>;
@@ -76,7 +75,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Looks at one guarantee after the other.
+    /// Checks one guarantee after the other.
     pub(crate) fn judge(&self) -> Verdict {
         self.each_answer_has_an_id()?;
         self.each_key_has_one_id()?;
@@ -161,7 +160,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Whether a post may have been accepted.
+    /// True if a post may have been accepted.
     fn is_open(&self, post: &Post) -> bool {
         match post.status {
             None | Some(200) => true,
@@ -253,7 +252,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Holds if a lost answer leads to another attempt, too: each attempt is counted.
+    /// Holds if a lost answer causes another attempt, too: each attempt is counted.
     fn nothing_is_sent_twice(&self) -> Verdict {
         for (id, accepted) in &self.accepted {
             let may_repeat =
@@ -363,7 +362,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// How many messages of an organisation were accepted before a time, for all that is known.
+    /// Number of messages of an organisation that were certainly accepted before a time.
     fn known_before(&self, organisation: &str, time: u64) -> usize {
         let posts = self.posts.iter().filter(|post| post.ended < time);
         let posts = posts.filter(|post| post.organisation == organisation);
@@ -383,7 +382,7 @@ impl<'a> Case<'a> {
         contradiction(guarantee, found, self.events.iter().filter(is_one))
     }
 
-    /// A contradiction with all that was told of a message.
+    /// A contradiction with all observations of a message.
     fn told_of(&self, guarantee: &'static str, found: String, id: &str) -> Contradiction {
         let is_about = |event: &&Event| match event {
             Event::Post(post) => post.id.as_deref() == Some(id),

@@ -4,11 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one observer saw.
+/// Observation of one observer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
-    /// How the run was set up. The first event of each history.
+    /// Set-up of the run. The first event of each history.
     Run(Run),
     /// A client posted a message, and had this answer.
     Post(Post),
@@ -23,52 +23,52 @@ pub enum Event {
     Provider(Accepted),
     /// An operator's command to suppress an address was answered with success.
     Suppressed(Suppressed),
-    /// An operator or a client was told that a message is cancelled.
+    /// An operator or a client received the answer that a message is cancelled.
     Cancelled(Cancelled),
     /// An operator limited an organisation.
     Limited(Limited),
     /// A process was killed.
     Killed {
-        /// When.
+        /// Time of the observation.
         at: u64,
     },
 }
 
-/// How a run was set up.
+/// Set-up of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Run {
-    /// What follows an attempt whose answer was lost.
+    /// Step after an attempt whose answer was lost.
     pub on_unknown: OnUnknown,
-    /// Whether the provider's answers may be lost.
+    /// Decision whether the provider's answers may be lost.
     pub answers: Answers,
-    /// What a 503 says of the message.
+    /// Meaning of a 503 for the message.
     pub refusal: Refusal,
-    /// How long a suppression may take from its answer to the last attempt that does not know it.
+    /// Longest time from a suppression's answer to the last attempt that does not know it.
     pub suppression_delay: u64,
 }
 
-/// What follows an attempt whose answer was lost.
+/// Step after an attempt whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// Another attempt.
+    /// The message gets another attempt.
     Retry,
     /// None: the message has failed.
     Fail,
 }
 
-/// Whether the provider's answers may be lost.
+/// Decision whether the provider's answers may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answers {
     /// Each arrives, unless the process is killed before.
     Arrive,
-    /// Some do not.
+    /// Some answers do not arrive.
     MayBeLost,
 }
 
-/// What a 503 says of the message.
+/// Meaning of a 503 for the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
@@ -83,16 +83,16 @@ pub enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Post {
-    /// When the request began.
+    /// Time at which the request began.
     pub began: u64,
-    /// When the answer was there, or the connection had failed.
+    /// Time at which the answer was there, or the connection had failed.
     pub ended: u64,
     /// The organisation of the key.
     pub organisation: String,
     /// The idempotency key; over SMTP, the message's own id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The subject, which tells messages without a key apart.
+    /// The subject, which distinguishes messages without a key.
     pub subject: String,
     /// The answer's status; none if no whole answer arrived. Over SMTP, it is 200 if the message is
     /// accepted, else the reply's code.
@@ -101,7 +101,7 @@ pub struct Post {
     /// The id, if the status is 200.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Whether the answer said that the request was a replay.
+    /// True if the answer marked the request as a replay.
     #[serde(default)]
     pub replayed: bool,
 }
@@ -110,16 +110,16 @@ pub struct Post {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Read {
-    /// When the request began.
+    /// Time at which the request began.
     pub began: u64,
-    /// When the answer was there.
+    /// Time at which the answer was there.
     pub ended: u64,
-    /// The message.
+    /// Id of the message.
     pub id: String,
     /// The record's status; none if there is no such message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// The record's attempts.
+    /// Number of attempts on the record.
     #[serde(default)]
     pub attempts: u64,
 }
@@ -128,13 +128,13 @@ pub struct Read {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Page {
-    /// When the request began.
+    /// Time at which the request began.
     pub began: u64,
-    /// When the answer was there.
+    /// Time at which the answer was there.
     pub ended: u64,
     /// The organisation of the key.
     pub organisation: String,
-    /// The reader.
+    /// Name of the reader.
     pub reader: String,
     /// The entries, as they came.
     pub entries: Vec<Entry>,
@@ -144,7 +144,7 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Entry {
-    /// Its own id.
+    /// Id of the entry.
     pub id: String,
     /// Its type, such as `email.sent`.
     #[serde(rename = "type")]
@@ -157,13 +157,13 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delivery {
-    /// When it came.
+    /// Time at which it arrived.
     pub at: u64,
     /// The organisation of the endpoint. The endpoint gets all its entries.
     pub organisation: String,
-    /// The receiver.
+    /// Name of the receiver.
     pub receiver: String,
-    /// The entry.
+    /// Entry of the feed that it carried.
     pub entry: Entry,
 }
 
@@ -171,13 +171,13 @@ pub struct Delivery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Accepted {
-    /// When.
+    /// Time of the acceptance.
     pub at: u64,
     /// The organisation that the call's tag names.
     pub organisation: String,
     /// The message that the call's tag names.
     pub id: String,
-    /// The subject.
+    /// Subject of the sent message.
     pub subject: String,
     /// The recipients' bare addresses.
     pub recipients: Vec<String>,
@@ -187,11 +187,11 @@ pub struct Accepted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Suppressed {
-    /// When the answer was there.
+    /// Time at which the answer was there.
     pub ended: u64,
-    /// For which organisation.
+    /// Organisation that it applies to.
     pub organisation: String,
-    /// The bare address.
+    /// Address without a display name.
     pub address: String,
 }
 
@@ -199,7 +199,7 @@ pub struct Suppressed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cancelled {
-    /// When the answer was there.
+    /// Time at which the answer was there.
     pub ended: u64,
     /// The message, of which no call was under way.
     pub id: String,
@@ -210,10 +210,10 @@ pub struct Cancelled {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limited {
-    /// When the operator's command began. The limit before it may hold for a while longer.
+    /// Time at which the operator's command began. The limit before it may hold for a while longer.
     pub began: u64,
-    /// The organisation.
+    /// Name of the organisation.
     pub organisation: String,
-    /// The most messages.
+    /// Limit of messages.
     pub most: u64,
 }

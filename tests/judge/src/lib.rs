@@ -1,8 +1,8 @@
-//! Judge of histories: finds what cannot be if pillarbox keeps its guarantees.
+//! Judge of histories: finds contradictions to pillarbox's guarantees.
 //!
-//! A test lets everybody write down what they were told: clients, readers of the feed, receivers of
-//! webhooks, operators and the provider. The judge knows the guarantees and nothing else; it shares
-//! no code with pillarbox or the tests.
+//! A test records what each party observed: clients, readers of the feed, receivers of webhooks,
+//! operators and the provider. The judge knows the guarantees and nothing else; it shares no code
+//! with pillarbox or the tests.
 
 use std::io::BufRead;
 
@@ -12,7 +12,7 @@ mod feed;
 mod guarantees;
 pub mod history;
 
-/// What a history shows.
+/// Numbers of a history, for the test's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Posts that were answered with 200.
@@ -27,15 +27,15 @@ pub struct Summary {
     pub killed: usize,
 }
 
-/// What cannot be.
+/// Observation that breaks a guarantee.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{guarantee}\n  {found}\n  the events around it:\n{around}")]
 pub struct Contradiction {
     /// The guarantee that is broken.
     pub guarantee: &'static str,
-    /// What breaks it.
+    /// Description of the observation.
     pub found: String,
-    /// The events that tell of it, one a line.
+    /// The events that prove it, one a line.
     pub around: String,
 }
 
@@ -47,7 +47,7 @@ pub enum Unreadable {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// The cause.
+        /// Error of the parser.
         source: serde_json::Error,
     },
     /// The source cannot be read.
@@ -58,7 +58,7 @@ pub enum Unreadable {
     NoRun,
 }
 
-/// Reads a history.
+/// Reads a history, one event a line.
 pub fn read(source: impl BufRead) -> Result<Vec<Event>, Unreadable> {
     let mut events = Vec::new();
     for (index, line) in source.lines().enumerate() {
@@ -81,7 +81,7 @@ pub fn judge(history: &[Event]) -> Result<Summary, Contradiction> {
     Ok(Summary { entries, ..case.summary() })
 }
 
-/// Makes a contradiction with the events that tell of it.
+/// Makes a contradiction with the events that prove it.
 fn contradiction<'a>(
     guarantee: &'static str,
     found: String,

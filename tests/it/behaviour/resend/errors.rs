@@ -1,4 +1,4 @@
-//! Errors in Resend's shape, also of requests that never come to the API.
+//! Errors in Resend's shape, also of requests that never reach the API.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

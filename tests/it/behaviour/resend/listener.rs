@@ -1,4 +1,4 @@
-//! The listener itself: off by default, handed over, kept over a restart, looked at by `doctor`.
+//! The listener itself: off by default, handed over, kept over a restart, checked by `doctor`.
 
 use std::net::TcpListener;
 
@@ -45,6 +45,6 @@ async fn a_restart_keeps_its_address() {
     let again = post().send().await.unwrap();
     assert_eq!(again.headers()["idempotent-replayed"], "true");
     assert_eq!(answer(again).await.1, first);
-    // What begins with a drain is told in Resend's shape.
+    // Answers after a drain has begun are in Resend's shape.
     assert_eq!(resend.get(&format!("/emails/{id}")).await["object"], json!("email"));
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Resend, email_with, full_email};
 use crate::kit::{Site, answer, message};
 
-/// What was sent to an address.
+/// Messages that were sent to an address.
 fn captured(site: &Site, address: &str) -> Vec<Arc<CapturedMessage>> {
     let is_to = |mail: &Arc<CapturedMessage>| mail.to.iter().any(|to| to.contains(address));
     site.simulator.messages().into_iter().filter(is_to).collect()

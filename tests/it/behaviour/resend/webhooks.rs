@@ -1,4 +1,4 @@
-//! Endpoints that are told in Resend's form.
+//! Endpoints that receive Resend's form.
 
 use std::time::{Duration, Instant};
 
