@@ -111,7 +111,7 @@ pub struct Dispatcher<P> {
     /// Outcomes that are known, and whose tasks ended before the store took them.
     unwritten: Mutex<Vec<KnownOutcome>>,
     /// Rounds of the loop that starts calls.
-    turns: AtomicU64,
+    rounds: AtomicU64,
     metrics: SendingMetrics,
     recent: Recent,
     /// Notified when rate or settings have changed.
@@ -230,7 +230,7 @@ impl<P: Provider> Dispatcher<P> {
             unrecorded: InFlight::default(),
             taken_up: Mutex::default(),
             unwritten: Mutex::default(),
-            turns: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             metrics: SendingMetrics::default(),
             recent: Recent::default(),
             changed: Notify::new(),
@@ -429,8 +429,8 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Ends once the loop that starts calls has gone round again: it is alive.
     pub async fn turned(&self) {
-        let before = self.turns.load(Ordering::Relaxed);
-        while self.turns.load(Ordering::Relaxed) == before {
+        let before = self.rounds.load(Ordering::Relaxed);
+        while self.rounds.load(Ordering::Relaxed) == before {
             self.changed.notify_one();
             sleep(TURN_POLL).await;
         }
@@ -473,7 +473,7 @@ impl<P: Provider> Dispatcher<P> {
             let over = over(phase.clone());
             tokio::pin!(expiry, over);
             loop {
-                self.turns.fetch_add(1, Ordering::Relaxed);
+                self.rounds.fetch_add(1, Ordering::Relaxed);
                 let now_phase = phase.borrow_and_update().at(Instant::now());
                 self.enter(entered, now_phase);
                 entered = now_phase;
@@ -689,7 +689,7 @@ impl<P: Provider> Dispatcher<P> {
         if let Err(error) = ended
             && error.is_panic()
         {
-            error!("recording an outcome panicked; its message ends at its next turn");
+            error!("recording an outcome panicked; its message ends when it is selected again");
         }
     }
 

@@ -374,7 +374,7 @@ impl MessageQueue {
     }
 
     /// Forgets a message that reached a final state, and its body.
-    pub fn settle(&self, id: MessageId) {
+    pub fn finish(&self, id: MessageId) {
         let removed = self.lock().remove(id);
         // The body is freed here, outside of the lock.
         drop(removed);

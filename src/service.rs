@@ -374,7 +374,7 @@ impl Service {
         let end =
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
-            error!("the stop took too long; what is left is settled at the next start");
+            error!("the stop took too long; the next start recovers what is left");
             if rest == Rest::Kept {
                 queue.bodies().leave();
             }
@@ -399,7 +399,7 @@ impl Service {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
-            error!("messages are still being accepted; they are settled at the next start");
+            error!("messages are still being accepted; the next start recovers them");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until, rest });

@@ -357,7 +357,7 @@ pub(super) async fn confirm_clock(
     _: ClockConfirm,
 ) -> Result<ClockConfirmed, Refusal> {
     let jump = admin.clock.jump().map(ClockJump::from);
-    timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
+    timekeeper::resolve(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
     Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pillarbox_domain::alert::{
-    Alert, AlertChange, AlertDelivery, AlertKey, NextAttempt, ToldCondition,
+    Alert, AlertChange, AlertDelivery, AlertKey, NextAttempt, ReportedCondition,
 };
 use pillarbox_domain::time::Timestamp;
 use pillarbox_store::MAX_ALERTS;
@@ -51,12 +51,12 @@ impl Book {
     }
 
     /// The condition, if it was raised and not cleared.
-    pub(super) fn holding(&self, key: &AlertKey) -> Option<&ToldCondition> {
+    pub(super) fn holding(&self, key: &AlertKey) -> Option<&ReportedCondition> {
         self.alerts.get(key)?.holding()
     }
 
     /// All conditions that were raised and not cleared.
-    pub(super) fn all_holding(&self) -> Vec<(AlertKey, ToldCondition)> {
+    pub(super) fn all_holding(&self) -> Vec<(AlertKey, ReportedCondition)> {
         let holding =
             |(key, alert): (&AlertKey, &Alert)| Some((key.clone(), alert.holding()?.clone()));
         self.alerts.iter().filter_map(holding).collect()
@@ -124,9 +124,9 @@ mod tests {
         AlertKey::Condition { node, code, about: String::new() }
     }
 
-    fn condition() -> ToldCondition {
+    fn condition() -> ReportedCondition {
         let text = String::new;
-        ToldCondition { severity: text(), message: text(), advice: text(), since: NOON }
+        ReportedCondition { severity: text(), message: text(), advice: text(), since: NOON }
     }
 
     fn raise(second: u64) -> AlertChange {

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::alerts::book::Book;
 use crate::webhooks::Delivery;
-use pillarbox_domain::alert::{Alert, AlertEvent, AlertKey, ToldCondition};
+use pillarbox_domain::alert::{Alert, AlertEvent, AlertKey, ReportedCondition};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::WebhookFormat;
@@ -151,10 +151,10 @@ pub(super) fn test(now: Timestamp) -> Delivery {
 
 fn condition_data<'a>(
     (node, code, about): (&'a str, &'a str, &'a str),
-    condition: &'a ToldCondition,
+    condition: &'a ReportedCondition,
     ended_at: Option<Timestamp>,
 ) -> ConditionData<'a> {
-    let ToldCondition { severity, message, advice, since } = condition;
+    let ReportedCondition { severity, message, advice, since } = condition;
     let (since, ended_at) = (since.to_string(), ended_at.map(|at| at.to_string()));
     ConditionData { code, severity, message, advice, about, node, since, ended_at }
 }
@@ -189,8 +189,8 @@ mod tests {
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
     const SOON: Timestamp = Timestamp::from_unix_millis(1_800_000_060_000);
 
-    fn told() -> ToldCondition {
-        ToldCondition {
+    fn told() -> ReportedCondition {
+        ReportedCondition {
             severity: "critical".to_owned(),
             message: "The store refuses writes".to_owned(),
             advice: "Make room".to_owned(),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::alerts::book::Book;
-use pillarbox_domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ToldCondition};
+use pillarbox_domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ReportedCondition};
 use pillarbox_domain::time::Timestamp;
 
 /// Condition that holds, in the form that operators receive.
@@ -170,7 +170,7 @@ impl Watcher {
 }
 
 fn raised(condition: &Observed, since: Timestamp, now: Timestamp) -> AlertChange {
-    let condition = ToldCondition {
+    let condition = ReportedCondition {
         severity: condition.severity.to_owned(),
         message: condition.message.clone(),
         advice: condition.advice.clone(),

@@ -156,7 +156,7 @@ impl<P: Provider> Dispatcher<P> {
                 if recorded.is_some() {
                     // What another attempt follows keeps its body.
                     if !matches!(outcome.transition, Transition::RetryLater { .. }) {
-                        self.queue.settle(outcome.id);
+                        self.queue.finish(outcome.id);
                     }
                     unwritten.remove(&outcome.id);
                 } else {
@@ -189,7 +189,7 @@ impl<P: Provider> Dispatcher<P> {
             }
             for (id, recorded) in records.join_all().await {
                 match recorded {
-                    Ok(_) => self.queue.settle(id),
+                    Ok(_) => self.queue.finish(id),
                     // The pending mark stays, and the next start recovers it.
                     Err(error) => error!(%id, %error, "an unsent message could not be recorded"),
                 }

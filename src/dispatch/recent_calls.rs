@@ -58,14 +58,14 @@ impl RecentCalls {
 #[derive(Debug, Clone, Copy, Default)]
 struct Answers {
     /// The provider took the message, or refused it for good.
-    settled: u64,
+    finished: u64,
     /// It put the message off, or did not answer.
     put_off: u64,
 }
 
 impl Answers {
     fn of(outcome: &Outcome) -> Self {
-        let (settled, put_off) = match outcome {
+        let (finished, put_off) = match outcome {
             Outcome::Sent { .. } => (1, 0),
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => match problem.kind {
                 ProblemKind::Rejected => (1, 0),
@@ -79,17 +79,17 @@ impl Answers {
                 | ProblemKind::SetupFault => (0, 0),
             },
         };
-        Self { settled, put_off }
+        Self { finished, put_off }
     }
 
     fn add(&mut self, other: Self) {
-        self.settled += other.settled;
+        self.finished += other.finished;
         self.put_off += other.put_off;
     }
 
     /// Returns true if the provider takes none. A few calls are no trend.
     fn are_hopeless(self) -> bool {
-        self.settled == 0 && self.put_off > FEW
+        self.finished == 0 && self.put_off > FEW
     }
 }
 
@@ -119,10 +119,10 @@ impl Prospects {
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "for a forecast")]
-        let useful = match (others.settled, others.put_off) {
+        let useful = match (others.finished, others.put_off) {
             (0, _) if !hopeless.is_empty() => 0.0,
             (0, few) if few <= FEW => 1.0,
-            (settled, put_off) => settled as f64 / (settled + put_off) as f64,
+            (finished, put_off) => finished as f64 / (finished + put_off) as f64,
         };
         Self { hopeless, useful }
     }

@@ -74,7 +74,7 @@ impl AlertKey {
 
 /// Condition as the operators' page and alerts show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldCondition {
+pub struct ReportedCondition {
     /// Word for how bad it is.
     pub severity: String,
     /// Sentence that says what is wrong.
@@ -89,9 +89,9 @@ pub struct ToldCondition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlertEvent {
     /// The condition began to hold.
-    Raised(ToldCondition),
+    Raised(ReportedCondition),
     /// The condition has ended.
-    Cleared(ToldCondition),
+    Cleared(ReportedCondition),
     /// SES lets the account send from the domain.
     DomainVerified,
     /// SES has given up on the domain's records, or does not accept the domain any more.
@@ -158,7 +158,7 @@ impl Alert {
     }
 
     /// Returns the condition, if it holds.
-    pub const fn holding(&self) -> Option<&ToldCondition> {
+    pub const fn holding(&self) -> Option<&ReportedCondition> {
         match &self.news.event {
             AlertEvent::Raised(condition) => Some(condition),
             _ => None,
@@ -272,8 +272,8 @@ mod tests {
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-    fn condition() -> ToldCondition {
-        ToldCondition {
+    fn condition() -> ReportedCondition {
+        ReportedCondition {
             severity: "critical".to_owned(),
             message: "The store refuses writes".to_owned(),
             advice: "Make room".to_owned(),

@@ -268,7 +268,7 @@ pub enum PausedBy {
 pub struct WebhookCursor {
     /// Generation of the cursor. It grows if an operator moves the cursor, so that deliveries that
     /// began before do not count.
-    pub turn: u32,
+    pub generation: u32,
     /// Every event up to here is delivered or waits for its next attempt.
     pub position: FeedPosition,
 }

@@ -57,7 +57,7 @@ impl Timekeeper {
         });
         clock.open(record, newest, confirmed_by);
         let mut keeper = Self { store, clock, stamp: None, logged: Logged::Trusted };
-        keeper.settle(confirmed_by).await;
+        keeper.resolve(confirmed_by).await;
         keeper
     }
 
@@ -94,7 +94,7 @@ impl Timekeeper {
             return;
         }
         if is_due || self.clock.jump().is_some() || self.logged == Logged::InDoubt {
-            self.settle(confirmation(&self.clock).await).await;
+            self.resolve(confirmation(&self.clock).await).await;
         }
     }
 
@@ -104,8 +104,8 @@ impl Timekeeper {
         record.ok().flatten().is_some_and(|record| self.clock.adopt_end(record))
     }
 
-    async fn settle(&mut self, confirmed_by: ConfirmedBy) {
-        match settle(&self.store, &self.clock, confirmed_by).await {
+    async fn resolve(&mut self, confirmed_by: ConfirmedBy) {
+        match resolve(&self.store, &self.clock, confirmed_by).await {
             Ok(stamp) => self.stamp = Some(stamp),
             Err(error) => {
                 warn!(%error, "the file's time stamp could not be stored; it will be tried again");
@@ -150,7 +150,7 @@ async fn confirmation(clock: &Clock) -> ConfirmedBy {
 
 /// Stores the clock's record and returns its stamp. If the clock is confirmed, a doubt is over when
 /// this returns, and its end is durable.
-pub async fn settle(
+pub async fn resolve(
     store: &Store,
     clock: &Clock,
     confirmed_by: ConfirmedBy,
@@ -225,7 +225,7 @@ mod tests {
         clock.advance(Duration::from_millis(1));
         keeper.step().await;
         clock.set(NOON.plus(DAY * 95));
-        assert!(settle(&store, &clock, ConfirmedBy::Operator).await.is_err());
+        assert!(resolve(&store, &clock, ConfirmedBy::Operator).await.is_err());
         assert!(clock.jump().is_some(), "what is not durable does not count");
         work();
         clock.set(NOON.plus(STAMP_INTERVAL));

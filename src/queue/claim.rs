@@ -121,7 +121,7 @@ impl Claim {
     /// Forgets the message, which has reached a final state, and its body.
     pub fn finish(mut self) {
         self.hold = Hold::Released;
-        self.queue.settle(self.message.id);
+        self.queue.finish(self.message.id);
     }
 
     /// Puts the message back, due at `due`. If an event has proved in the meantime that it was sent,

@@ -10,7 +10,7 @@ use crate::body_store::{Body, BodyStore, HeldBody, Moment};
 use crate::queue::due::Due;
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
-use crate::queue::lanes::{DomainHash, Forward, Turn};
+use crate::queue::lanes::{DomainHash, Forward, Position};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
 use crate::queue::sorted::{Keyed, Sorted};
@@ -200,8 +200,8 @@ impl Entry {
         }
     }
 
-    fn turn(&self) -> Turn {
-        Turn { due: self.due, id: self.id }
+    fn position(&self) -> Position {
+        Position { due: self.due, id: self.id }
     }
 
     /// Its lane among those of its organisation.
@@ -274,7 +274,7 @@ impl Entries {
     /// Takes out a message that waits, before its attempt is due.
     fn claim_waiting(&mut self, id: MessageId) -> Option<Taken> {
         let entry = self.by_id.get_mut(&id).filter(|entry| entry.place == Place::Waiting)?;
-        self.queue.remove(entry.organisation, entry.lane(), &entry.turn());
+        self.queue.remove(entry.organisation, entry.lane(), &entry.position());
         *self.in_flight.of(entry.kind) += 1;
         if let Some(expiry) = entry.expiry() {
             self.expiries.remove(&expiry);
@@ -313,7 +313,7 @@ impl Entries {
         let entry = Entry::new(held, due, &self.bodies, past, Place::Waiting);
         let Entry { organisation, kind, .. } = entry;
         self.test_messages += usize::from(kind == OrganisationKind::Test);
-        let is_first = self.queue.add(organisation, kind, entry.lane(), entry.turn());
+        let is_first = self.queue.add(organisation, kind, entry.lane(), entry.position());
         self.expiries.extend(entry.expiry());
         self.by_id.insert(entry);
         is_first
@@ -480,7 +480,7 @@ impl Entries {
     }
 
     pub(super) fn start_call(&mut self, id: MessageId) -> (u32, OrganisationId) {
-        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is finished");
         if let Place::Claimed(proof) = entry.place {
             entry.place = Place::Calling(proof);
         }
@@ -491,7 +491,7 @@ impl Entries {
     }
 
     pub(super) fn not_called(&mut self, id: MessageId) -> u32 {
-        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is finished");
         entry.attempts = entry.attempts.saturating_sub(1);
         if let Place::Calling(proof) = entry.place {
             entry.place = Place::Returning(proof);
@@ -511,7 +511,7 @@ impl Entries {
                 *self.in_flight.of(kind) -= 1;
                 self.queue.returned(organisation, sender_domain, id);
             }
-            Place::Waiting => self.queue.remove(organisation, entry.lane(), &entry.turn()),
+            Place::Waiting => self.queue.remove(organisation, entry.lane(), &entry.position()),
         }
         Some(self.removed(entry))
     }
@@ -584,13 +584,13 @@ impl Entries {
 
     /// Has a message that was taken out wait again.
     fn wait(&mut self, id: MessageId, due: Due) {
-        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is finished");
         (entry.place, entry.due) = (Place::Waiting, due);
         let Entry { organisation, kind, sender_domain, .. } = *entry;
         let (lane, expiry) = (entry.lane(), entry.expiry());
         *self.in_flight.of(kind) -= 1;
         self.expiries.extend(expiry);
-        self.queue.add(organisation, kind, lane, Turn { due, id });
+        self.queue.add(organisation, kind, lane, Position { due, id });
         self.queue.returned(organisation, sender_domain, id);
     }
 
@@ -666,12 +666,12 @@ impl Entries {
 
     pub(super) fn bring_forward(&mut self, now: Instant) {
         let entries = &mut self.by_id;
-        self.queue.bring_forward(now, |turn| {
-            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+        self.queue.bring_forward(now, |position| {
+            let entry = entries.get_mut(&position.id).expect("a position has its entry");
             match entry.acceptance {
                 Acceptance::Possible => Forward::Left,
                 Acceptance::Excluded => {
-                    entry.due = turn.due;
+                    entry.due = position.due;
                     Forward::Taken
                 }
             }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio::time::Instant;
 
 use crate::queue::due::{Due, DueTimes};
-use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
+use crate::queue::lanes::{DomainHash, Forward, Lanes, Position};
 use crate::queue::{Backlog, Gate, Next};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::organisation::OrganisationKind;
@@ -77,13 +77,13 @@ impl FairQueue {
         organisation: OrganisationId,
         kind: OrganisationKind,
         lane: (DomainHash, Priority),
-        turn: Turn,
+        position: Position,
     ) -> bool {
         self.learn(organisation, kind);
-        self.newest = self.newest.max(Some(turn.id));
+        self.newest = self.newest.max(Some(position.id));
         let lanes = &mut self.queue(organisation).lanes;
         let before = lanes.next();
-        lanes.add(lane, turn);
+        lanes.add(lane, position);
         let is_changed = lanes.next() != before;
         if is_changed {
             self.rank(organisation);
@@ -95,10 +95,10 @@ impl FairQueue {
         &mut self,
         organisation: OrganisationId,
         lane: (DomainHash, Priority),
-        turn: &Turn,
+        position: &Position,
     ) {
         if let Some(queue) = self.queues.get_mut(&organisation) {
-            queue.lanes.remove(lane, turn);
+            queue.lanes.remove(lane, position);
             self.rank(organisation);
         }
     }
@@ -179,7 +179,11 @@ impl FairQueue {
     }
 
     /// Offers to make each later message due at `now`.
-    pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
+    pub(super) fn bring_forward(
+        &mut self,
+        now: Instant,
+        mut take: impl FnMut(Position) -> Forward,
+    ) {
         let now = self.times.at(now);
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
         for organisation in organisations {

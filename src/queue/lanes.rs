@@ -25,12 +25,12 @@ const DUE_STEP: usize = 4_096;
 
 /// A message with the time at which it is due. Every pending message has one, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn {
+pub(super) struct Position {
     pub(super) due: Due,
     pub(super) id: MessageId,
 }
 
-impl Keyed for Turn {
+impl Keyed for Position {
     type Key = Self;
 
     fn key(&self) -> Self {
@@ -96,7 +96,7 @@ struct Waiting {
     /// Those whose time has come, in the order of acceptance.
     ready: Sorted<MessageId>,
     /// Those that are due later, or that became due since the last check.
-    later: Sorted<Turn>,
+    later: Sorted<Position>,
 }
 
 /// One for each priority, in their order.
@@ -123,24 +123,24 @@ impl Waiting {
         self.ready.len() + self.later.len()
     }
 
-    fn add(&mut self, turn: Turn) {
-        if turn.due == Due::AT_ONCE {
-            self.ready.insert(turn.id);
+    fn add(&mut self, position: Position) {
+        if position.due == Due::AT_ONCE {
+            self.ready.insert(position.id);
         } else {
-            self.later.insert(turn);
+            self.later.insert(position);
         }
     }
 
-    fn remove(&mut self, turn: &Turn) {
-        if self.later.remove(turn).is_none() {
-            self.ready.remove(&turn.id);
+    fn remove(&mut self, position: &Position) {
+        if self.later.remove(position).is_none() {
+            self.ready.remove(&position.id);
         }
     }
 
     /// Time from which the first of them may go, if there is one.
     fn next(&self) -> Option<Due> {
         if self.ready.is_empty() {
-            self.later.first().map(|turn| turn.due)
+            self.later.first().map(|position| position.due)
         } else {
             Some(Due::AT_ONCE)
         }
@@ -149,9 +149,9 @@ impl Waiting {
     /// Makes up to `limit` messages ready that are due by `now`; returns their number.
     fn wake(&mut self, now: Due, limit: usize) -> usize {
         let mut woken = 0;
-        while woken < limit && self.later.first().is_some_and(|turn| turn.due <= now) {
-            if let Some(turn) = self.later.pop_first() {
-                self.ready.insert(turn.id);
+        while woken < limit && self.later.first().is_some_and(|position| position.due <= now) {
+            if let Some(position) = self.later.pop_first() {
+                self.ready.insert(position.id);
             }
             woken += 1;
         }
@@ -165,7 +165,7 @@ impl Lane {
     fn firsts(&self, priority: Priority) -> (Option<MessageId>, Option<Due>) {
         let waiting = &self.waiting[priority as usize];
         let (ready, later) = (waiting.ready.first().copied(), waiting.later.first());
-        let later = later.map(|turn| turn.due);
+        let later = later.map(|position| position.due);
         match self.gate {
             Gate::Open | Gate::Ajar(_) => (ready, later),
             Gate::Reopened(rank) => (ready.map(|first| first.max(rank)), later),
@@ -230,12 +230,16 @@ impl Lanes {
         self.by_domain.get(&domain).map_or(0, Lane::len)
     }
 
-    pub(super) fn add(&mut self, (domain, priority): (DomainHash, Priority), turn: Turn) {
-        self.change(domain, |lane| lane.waiting[priority as usize].add(turn));
+    pub(super) fn add(&mut self, (domain, priority): (DomainHash, Priority), position: Position) {
+        self.change(domain, |lane| lane.waiting[priority as usize].add(position));
     }
 
-    pub(super) fn remove(&mut self, (domain, priority): (DomainHash, Priority), turn: &Turn) {
-        self.change(domain, |lane| lane.waiting[priority as usize].remove(turn));
+    pub(super) fn remove(
+        &mut self,
+        (domain, priority): (DomainHash, Priority),
+        position: &Position,
+    ) {
+        self.change(domain, |lane| lane.waiting[priority as usize].remove(position));
     }
 
     /// Takes out the first accepted message that may go at `now`, of the priority that the next call
@@ -316,16 +320,18 @@ impl Lanes {
     }
 
     /// Offers to make each later message due at `now`.
-    pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Turn) -> Forward) {
+    pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Position) -> Forward) {
         let domains: Vec<DomainHash> = self.by_domain.keys().copied().collect();
         for domain in domains {
             self.change(domain, |lane| {
                 for waiting in &mut lane.waiting {
-                    for turn in std::mem::take(&mut waiting.later) {
-                        if turn.due <= now || take(Turn { due: now, ..turn }) == Forward::Taken {
-                            waiting.ready.insert(turn.id);
+                    for position in std::mem::take(&mut waiting.later) {
+                        if position.due <= now
+                            || take(Position { due: now, ..position }) == Forward::Taken
+                        {
+                            waiting.ready.insert(position.id);
                         } else {
-                            waiting.later.insert(turn);
+                            waiting.later.insert(position);
                         }
                     }
                 }

@@ -347,7 +347,7 @@ fn a_paused_organisation_has_no_next_message_and_its_gate_is_not_the_pause() {
 #[test]
 fn a_gate_stays_closed_while_nothing_waits_behind_it() {
     let fixture = Fixture::new();
-    fixture.queue.settle(fixture.add(ACME, 1));
+    fixture.queue.finish(fixture.add(ACME, 1));
     fixture.queue.set_gate(ACME, Gate::Closed);
     fixture.add(BETA, 1);
     fixture.send();

@@ -89,7 +89,7 @@ impl SesClient {
     ) -> Result<Reply, CallError> {
         let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
-        self.inner.spacing.turn().await?;
+        self.inner.spacing.wait().await?;
         let body = body.into();
         let call = Call { service: "ses", method, url: &url, headers, body };
         Ok(self.inner.transport.call(&call).await?)
@@ -142,7 +142,7 @@ impl fmt::Debug for CallSpacing {
 
 impl CallSpacing {
     /// Returns when the caller may make its call.
-    pub(super) async fn turn(&self) -> Result<(), CallError> {
+    pub(super) async fn wait(&self) -> Result<(), CallError> {
         sleep_until(self.reserve()).await;
         if let Some(shared) = self.shared.get() {
             let slot = shared(SHARED_INTERVAL).await;
@@ -157,9 +157,9 @@ impl CallSpacing {
     fn reserve(&self) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let turn = next.map_or(now, |next| next.max(now));
-        *next = Some(turn + INTERVAL);
-        turn
+        let wait = next.map_or(now, |next| next.max(now));
+        *next = Some(wait + INTERVAL);
+        wait
     }
 }
 
@@ -281,15 +281,15 @@ mod tests {
     async fn calls_start_a_second_apart_however_many_ask() {
         let spacing = CallSpacing::default();
         let start = Instant::now();
-        let turns = async || {
-            spacing.turn().await.unwrap();
+        let waits = async || {
+            spacing.wait().await.unwrap();
             start.elapsed()
         };
-        let (first, second, third) = tokio::join!(turns(), turns(), turns());
-        assert_eq!([first, second, third].map(|turn| turn.as_secs()), [0, 1, 2]);
+        let (first, second, third) = tokio::join!(waits(), waits(), waits());
+        assert_eq!([first, second, third].map(|wait| wait.as_secs()), [0, 1, 2]);
         tokio::time::advance(INTERVAL * 10).await;
         let idle = start.elapsed();
-        assert_eq!(turns().await, idle, "after a pause nobody waits");
+        assert_eq!(waits().await, idle, "after a pause nobody waits");
     }
 
     /// Slots in this process, as a store gives them to nodes.
@@ -318,7 +318,7 @@ mod tests {
         let calls = async |node: &CallSpacing| {
             let mut starts = Vec::new();
             for _ in 0..4 {
-                node.turn().await.unwrap();
+                node.wait().await.unwrap();
                 starts.push(start.elapsed());
             }
             starts
@@ -327,7 +327,7 @@ mod tests {
         let mut starts = [a, b, c].concat();
         starts.sort_unstable();
         assert!(starts.windows(2).all(|two| two[0] + INTERVAL <= two[1]), "{starts:?}");
-        assert!(starts[11] < 15 * INTERVAL, "none waits for longer than its turn: {starts:?}");
+        assert!(starts[11] < 15 * INTERVAL, "none waits longer than for its place: {starts:?}");
     }
 
     #[tokio::test]

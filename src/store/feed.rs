@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use tokio::sync::watch;
 
 use crate::error::{DamagedRow, RowError};
-use crate::listing::{self, Turn};
+use crate::listing::{self, ReadSlot};
 use crate::record::{
     EventKey, FeedRow, ReportedChange, decode_event, decode_feed, decode_message, decode_overturned,
 };
@@ -96,9 +96,9 @@ impl Store {
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let query = Query::new(organisation, types, limit, window_now);
-        let turn = self.memory().listings.turn(Lister::Organisation(organisation)).await?;
+        let slot = self.memory().listings.slot(Lister::Organisation(organisation)).await?;
         let store = self.clone();
-        let read = async move { store.read_feed(&query, after, Some(turn)).await };
+        let read = async move { store.read_feed(&query, after, Some(slot)).await };
         listing::list(read, then).await
     }
 
@@ -145,8 +145,8 @@ impl Store {
         &self,
         query: &Query,
         mut after: FeedPosition,
-        mut turn: Option<Turn>,
-    ) -> Result<(FeedPage, Option<Turn>), StoreError> {
+        mut slot: Option<ReadSlot>,
+    ) -> Result<(FeedPage, Option<ReadSlot>), StoreError> {
         let OrganisationId(number) = query.organisation;
         let mut page = FeedPage { entries: Vec::new(), next: after };
         // There may be few entries of some types.
@@ -168,13 +168,13 @@ impl Store {
             if !page.entries.is_empty() || (is_end && !is_cut) {
                 break;
             }
-            turn = match turn {
-                Some(turn) => Some(turn.again().await),
+            slot = match slot {
+                Some(slot) => Some(slot.again().await),
                 None => None,
             };
             step = (step * 4).min(ROWS_PER_LOOK);
         }
-        Ok((page, turn))
+        Ok((page, slot))
     }
 
     /// Returns the content of the entries that are requested and can be read. If messages' rows

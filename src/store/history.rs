@@ -30,7 +30,7 @@ impl Store {
     /// Returns the counts of each step, with the organisations that had the most mail, at most
     /// `most`. This is one of the listings that operators may have running.
     pub async fn history(&self, steps: HourSteps, most: usize) -> Result<History, ListError> {
-        let _turn = self.memory().listings.turn(Lister::Operators).await?;
+        let _slot = self.memory().listings.slot(Lister::Operators).await?;
         let nothing = vec![OrganisationCounts::default(); steps.count()];
         let mut total = nothing.clone();
         let mut mail = BTreeMap::<u32, u64>::new();

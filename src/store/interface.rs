@@ -345,7 +345,7 @@ pub enum WebhookAdded {
 
 /// Change of an endpoint's deliveries that becomes durable as one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settlement {
+pub struct Acknowledgement {
     /// Position up to which every event is delivered or in `waiting`; `None` to leave the cursor.
     pub cursor: Option<FeedPosition>,
     /// Deliveries that are to be tried again.
@@ -361,9 +361,9 @@ pub struct Settlement {
 /// Key of a delivery that waits: its time and its event's position.
 pub type WaitingKey = (Timestamp, FeedPosition);
 
-/// Result of recording deliveries with [`Settlement`].
+/// Result of recording deliveries with [`Acknowledgement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum Acknowledged {
     /// The change is durable.
     Done,
     /// The cursor was moved or the endpoint removed meanwhile: nothing was changed.

@@ -45,11 +45,11 @@ pub use cluster::{
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
-    Accepted, Alerting, Applied, BatchMode, Change, CountsByOrganisation, DeadLetter, EventBacklog,
-    FeedPage, Health, History, Lister, LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE,
-    MessagePage, NewApiKey, NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report,
-    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
-    WebhookAdded,
+    Accepted, Acknowledged, Acknowledgement, Alerting, Applied, BatchMode, Change,
+    CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health, History, Lister,
+    LostMessages, MAX_ALERTS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessagePage, NewApiKey,
+    NewMessage, NewWebhook, OrganisationFacts, Purged, Reference, Report, StoreOwner,
+    SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
 };
 pub use pillarbox_domain::search::MessageFilter;
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
@@ -185,7 +185,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
         let (redb, recovery) =
-            RedbStore::open_by(directory, Pending::Settle, Some(owner), bodies, now)?;
+            RedbStore::open_by(directory, Pending::Recover, Some(owner), bodies, now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Listings {
 }
 
 /// Slot for a large read. It is released when this is dropped.
-pub(super) struct Turn {
+pub(super) struct ReadSlot {
     own: Slot<Lister>,
     of_all: OwnedSemaphorePermit,
 }
@@ -53,13 +53,13 @@ impl Default for Listings {
 
 impl Listings {
     /// Waits for a slot, unless too many of the lister's reads wait already.
-    pub(super) async fn turn(&self, lister: Lister) -> Result<Turn, ListError> {
+    pub(super) async fn slot(&self, lister: Lister) -> Result<ReadSlot, ListError> {
         let own = self.of_one.take(lister).await.map_err(|TooMany| ListError::TooMany)?;
-        Ok(Turn::of(own, Arc::clone(&self.all)).await)
+        Ok(ReadSlot::of(own, Arc::clone(&self.all)).await)
     }
 }
 
-impl Turn {
+impl ReadSlot {
     async fn of(own: Slot<Lister>, all: Arc<Semaphore>) -> Self {
         let of_all = all.acquire_owned().await.expect("the semaphore is never closed");
         Self { own, of_all }
@@ -82,13 +82,13 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 /// Reads a page in a slot, and returns the result of `then`. The caller may go meanwhile, but the
 /// read continues, so it owns the slot.
 pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
-    read: impl Future<Output = Result<(P, Option<Turn>), StoreError>> + Send + 'static,
+    read: impl Future<Output = Result<(P, Option<ReadSlot>), StoreError>> + Send + 'static,
     then: impl FnOnce(P) -> T + Send + 'static,
 ) -> Result<T, ListError> {
     let listing = tokio::spawn(async move {
-        let (page, turn) = read.await?;
+        let (page, slot) = read.await?;
         let made = blocking(move || {
-            let _turn = turn;
+            let _slot = slot;
             then(page)
         });
         Ok(made.await)
@@ -207,18 +207,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_reads_on_lets_others_have_their_turn_first() {
         let listings = Listings::default();
-        let turn = |number| listings.turn(Lister::Organisation(OrganisationId(number)));
+        let slot = |number| listings.slot(Lister::Organisation(OrganisationId(number)));
         let mut taken = Vec::new();
         for number in [1, 1, 2, 2] {
-            taken.push(turn(number).await.unwrap());
+            taken.push(slot(number).await.unwrap());
         }
-        let other = turn(3);
+        let other = slot(3);
         tokio::pin!(other);
         assert!(timeout(MAX_TIME, &mut other).await.is_err());
         let again = taken.pop().unwrap().again();
         tokio::pin!(again);
         assert!(timeout(MAX_TIME, &mut again).await.is_err(), "it waits behind the other");
-        drop(timeout(MAX_TIME, other).await.expect("the other has its turn").unwrap());
+        drop(timeout(MAX_TIME, other).await.expect("the other has its slot").unwrap());
         drop(timeout(MAX_TIME, again).await.expect("then it goes on"));
     }
 }

@@ -121,11 +121,11 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let turn = self.memory().listings.turn(lister).await?;
+        let slot = self.memory().listings.slot(lister).await?;
         let (store, window_now) = (self.clone(), window_now.into());
         let read = async move {
             let page = ask_engine!(store, engine => engine.page(filter, limit, window_now))?;
-            Ok((page, Some(turn)))
+            Ok((page, Some(slot)))
         };
         listing::list(read, then).await
     }

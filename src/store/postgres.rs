@@ -202,8 +202,8 @@ impl PostgresStore {
         // Without a part of the pace nothing can be sent. The others free one within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
-        let bodies_lost = node::settle_orphans(&shared, &changing, now).await?;
-        tasks.spawn(Task::DeadNodesMessages, settle(Arc::clone(&shared), changing.clone()));
+        let bodies_lost = node::recover_orphans(&shared, &changing, now).await?;
+        tasks.spawn(Task::DeadNodesMessages, recover(Arc::clone(&shared), changing.clone()));
         let tasks = Arc::new(tasks);
         let joined = Joined { bodies_lost, kept };
         Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
@@ -399,14 +399,14 @@ async fn follow(shared: Arc<Shared>) {
 }
 
 /// Fails the messages of nodes that died.
-async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
+async fn recover(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     loop {
         tokio::time::sleep(SETTLE).await;
         if let Err(error) = session::remove_unused(&shared).await {
             tracing::debug!(%error, "rows of lost connections stay for now");
         }
         let now = shared.clock.borrow().time;
-        match node::settle_orphans(&shared, &changing, now).await {
+        match node::recover_orphans(&shared, &changing, now).await {
             Ok(0) => {}
             Ok(messages) => {
                 tracing::warn!(messages, "messages failed because their node ended");

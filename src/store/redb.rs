@@ -164,10 +164,10 @@ impl RedbStore {
             (Damage::default(), FeedIndex::default(), Start::new(pending, now));
         let mut bodies = Some(bodies);
         let unwritable = match pending {
-            Pending::Settle => Unwritable::Read,
+            Pending::Recover => Unwritable::Read,
             Pending::Leave => Unwritable::Refuse,
         };
-        let (database, settled, refused) =
+        let (database, recovered, refused) =
             SharedDatabase::open(opener, owner, &damage, unwritable, |database, laid| {
                 let bodies = &mut bodies;
                 let found = |id| bodies.take().map(|bodies| bodies(id)).unwrap_or_default();
@@ -182,7 +182,7 @@ impl RedbStore {
             feed,
             start,
         });
-        let recovery = startup_recovery::load(&shared, settled)?;
+        let recovery = startup_recovery::load(&shared, recovered)?;
         if let Some(error) = refused {
             shared.refusing.store(true, Ordering::Release);
             tracing::error!(

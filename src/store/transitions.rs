@@ -74,7 +74,7 @@ pub(super) fn record(
             lost_messages::add(rows, 1, found_at)?;
         }
         timeline::add(rows, &message, attempts_before, next_attempt_at, now)?;
-        settle(rows, &mut message, now)?;
+        finish(rows, &mut message, now)?;
     } else {
         // An event has proved it, maybe by another node, which does not know of restarts here.
         timeline::add_restart(rows, id, message.attempts)?;
@@ -127,7 +127,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
             rows.put(Table::OverturnedFailures, &Key::from(id), &row)?;
         }
         timeline::add(rows, &message, before.attempts, None, now)?;
-        settle(rows, &mut message, now)?;
+        finish(rows, &mut message, now)?;
     } else if matches!(message.state, State::Sent { .. }) {
         timeline::add_restart(rows, id, message.attempts)?;
     }
@@ -147,7 +147,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
 
 /// Counts the final state that a message has reached, and reports it in the feed. If it is sent,
 /// notes the provider's id, and applies the events that came before the outcome.
-fn settle(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<(), Stop> {
+fn finish(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<(), Stop> {
     if let Some(change) = final_change(&message.state) {
         rows.report(message, change, now)?;
     }

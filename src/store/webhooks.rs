@@ -18,8 +18,8 @@ use crate::rows::{
     remove_existing,
 };
 use crate::{
-    Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Settled, Settlement, Store, StoreError,
-    WaitingPage, WebhookAdded,
+    Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Store,
+    StoreError, WaitingPage, WebhookAdded,
 };
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::feed::FeedPosition;
@@ -124,7 +124,7 @@ impl Store {
             let (due, position) = (Timestamp::from_unix_millis(key.large(4)), key.large(12));
             let read = decode_redelivery(position, &row).in_table(Table::WaitingDeliveries, id);
             match self.damage().left_out(read) {
-                Some((turn, delivery)) if cursor.counts(turn, delivery.position) => {
+                Some((generation, delivery)) if cursor.counts(generation, delivery.position) => {
                     page.deliveries.push(WaitingDelivery { due, delivery });
                 }
                 Some(_) | None => page.void.push((due, FeedPosition::from_number(position))),
@@ -156,16 +156,19 @@ impl Store {
     }
 
     /// Writes the outcomes of deliveries, unless the cursor has a new generation since.
-    pub async fn settle_deliveries(
+    pub async fn acknowledge_deliveries(
         &self,
         id: WebhookId,
-        turn: u32,
-        settlement: Settlement,
-    ) -> Result<Settled, StoreError> {
+        generation: u32,
+        acknowledgement: Acknowledgement,
+    ) -> Result<Acknowledged, StoreError> {
         // Only an endpoint that is gone changes its own row.
-        let lock = if settlement.gone.is_some() { Lock::Directory } else { Lock::Rows };
-        let rows = 1 + settlement.waiting.len() + settlement.tried.len() + settlement.failed.len();
-        let rule = move |rows: &mut dyn Rows| settle(rows, id, turn, &settlement);
+        let lock = if acknowledgement.gone.is_some() { Lock::Directory } else { Lock::Rows };
+        let rows = 1
+            + acknowledgement.waiting.len()
+            + acknowledgement.tried.len()
+            + acknowledgement.failed.len();
+        let rule = move |rows: &mut dyn Rows| acknowledge(rows, id, generation, &acknowledgement);
         self.change(lock, rows, rule).await
     }
 
@@ -207,7 +210,7 @@ impl Store {
             }
             let delivery = Redelivery { position, attempts: 0, last: None };
             rows.remove(Table::FailedDeliveries, &Key::from((id.0, position.number())))?;
-            put_waiting(rows, id, row.cursor.turn, &WaitingDelivery { due: now, delivery })?;
+            put_waiting(rows, id, row.cursor.generation, &WaitingDelivery { due: now, delivery })?;
             Ok(Some(Change::Made))
         };
         self.change(Lock::Directory, 1, redeliver).await
@@ -279,45 +282,49 @@ fn add(
         state: WebhookState::Active,
     };
     let position = rows.feed_end()?;
-    put_cursor(rows, webhook.id, &CursorRow::new(WebhookCursor { turn: 0, position }))?;
+    put_cursor(rows, webhook.id, &CursorRow::new(WebhookCursor { generation: 0, position }))?;
     put(rows, &webhook)?;
     Ok(WebhookAdded::Added(Box::new(webhook)))
 }
 
-fn settle(
+fn acknowledge(
     rows: &mut dyn Rows,
     id: WebhookId,
-    turn: u32,
-    settlement: &Settlement,
-) -> Result<Settled, Stop> {
+    generation: u32,
+    acknowledgement: &Acknowledgement,
+) -> Result<Acknowledged, Stop> {
     let key = Key::from(id.0);
     rows.read_ahead(&[(Table::WebhookCursors, key.clone()), (Table::Webhooks, key.clone())])?;
-    let cursor = read_cursor(rows, id)?.filter(|row| row.cursor.turn == turn);
+    let cursor = read_cursor(rows, id)?.filter(|row| row.cursor.generation == generation);
     let webhook = rows.get(Table::Webhooks, &key)?;
-    let (Some(mut row), Some(webhook)) = (cursor, webhook) else { return Ok(Settled::Outdated) };
-    if let Some(position) = settlement.cursor.filter(|position| *position > row.cursor.position) {
+    let (Some(mut row), Some(webhook)) = (cursor, webhook) else {
+        return Ok(Acknowledged::Outdated);
+    };
+    if let Some(position) =
+        acknowledgement.cursor.filter(|position| *position > row.cursor.position)
+    {
         row.cursor.position = position;
         put_cursor(rows, id, &row)?;
     }
-    for (due, position) in &settlement.tried {
+    for (due, position) in &acknowledgement.tried {
         let key = Key::from((id.0, due.unix_millis(), position.number()));
         rows.remove(Table::WaitingDeliveries, &key)?;
     }
-    for waiting in &settlement.waiting {
-        put_waiting(rows, id, turn, waiting)?;
+    for waiting in &acknowledgement.waiting {
+        put_waiting(rows, id, generation, waiting)?;
     }
-    for delivery in &settlement.failed {
+    for delivery in &acknowledgement.failed {
         let key = Key::from((id.0, delivery.position.number()));
-        rows.put(Table::FailedDeliveries, &key, &encode_redelivery(turn, delivery))?;
+        rows.put(Table::FailedDeliveries, &key, &encode_redelivery(generation, delivery))?;
     }
-    if let Some(since) = settlement.gone
+    if let Some(since) = acknowledgement.gone
         && let Ok(mut webhook) = decode_webhook(id.0, &webhook)
         && webhook.state == WebhookState::Active
     {
         webhook.state = WebhookState::Paused { by: PausedBy::Endpoint, since };
         put(rows, &webhook)?;
     }
-    Ok(Settled::Done)
+    Ok(Acknowledged::Done)
 }
 
 /// Removes rows that are still as they were read, if their endpoint is gone or their time is over.
@@ -383,10 +390,10 @@ fn put_cursor(rows: &mut dyn Rows, id: WebhookId, row: &CursorRow) -> Result<(),
 fn put_waiting(
     rows: &mut dyn Rows,
     id: WebhookId,
-    turn: u32,
+    generation: u32,
     waiting: &WaitingDelivery,
 ) -> Result<(), Stop> {
     let WaitingDelivery { due, delivery } = waiting;
     let key = Key::from((id.0, due.unix_millis(), delivery.position.number()));
-    rows.put(Table::WaitingDeliveries, &key, &encode_redelivery(turn, delivery))
+    rows.put(Table::WaitingDeliveries, &key, &encode_redelivery(generation, delivery))
 }

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::webhooks::memory::{Beside, Room};
 use crate::webhooks::sender::{Answer, Attempt, Sender};
-use crate::webhooks::slot::{Finished, Job, Next, NextDue, Slot, SlotState, Told};
+use crate::webhooks::slot::{Finished, Job, Next, NextDue, Slot, SlotState, WebhookEvent};
 use crate::webhooks::status::{AttemptResult, Attempted, beginning};
 use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 use pillarbox_domain::feed::FeedPosition;
@@ -25,7 +25,7 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
     Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
 };
-use pillarbox_store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
+use pillarbox_store::{Acknowledged, Acknowledgement, Health, Store, StoreError, WaitingKey};
 
 /// The most attempts under way to one endpoint.
 const MAX_IN_FLIGHT: usize = 16;
@@ -69,7 +69,7 @@ pub(super) struct Endpoint {
     webhook: Arc<Webhook>,
     sender: Arc<Sender>,
     /// Generation of the cursor that all below belongs to.
-    turn: u32,
+    generation: u32,
     /// As far as it is stored, or about to be.
     cursor: FeedPosition,
     /// As far as the feed was read.
@@ -89,9 +89,9 @@ pub(super) struct Endpoint {
     /// Of the attempts under way, the further ones.
     further: usize,
     /// Outcomes of further attempts that are not stored yet.
-    settled: Settlement,
+    settled: Acknowledgement,
     /// The commit under way, if there is one.
-    committing: JoinSet<Settled>,
+    committing: JoinSet<Acknowledged>,
     commit: Option<Commit>,
     committed_at: Instant,
     gone: Gone,
@@ -147,7 +147,7 @@ impl Endpoint {
             webhooks,
             webhook: Arc::new(webhook),
             sender: Arc::new(sender),
-            turn: 0,
+            generation: 0,
             cursor: FeedPosition::START,
             read_to: FeedPosition::START,
             is_at_end: false,
@@ -158,7 +158,7 @@ impl Endpoint {
             next_due: NextDue::Unknown,
             attempts: JoinSet::new(),
             further: 0,
-            settled: Settlement::default(),
+            settled: Acknowledgement::default(),
             committing: JoinSet::new(),
             commit: None,
             committed_at: now,
@@ -196,13 +196,13 @@ impl Endpoint {
                         self.finished(finished.expect(ATTEMPTS));
                     }
                     Some(settled) = self.committing.join_next() => match settled.expect(COMMITS) {
-                        Settled::Done => {
+                        Acknowledged::Done => {
                             self.committed();
                             if self.is_resumed() == Reloads::Yes {
                                 break;
                             }
                         }
-                        Settled::Outdated => break,
+                        Acknowledged::Outdated => break,
                     },
                     _ = grown.changed() => self.is_at_end = false,
                     _ = changes.changed() => match self.changed().await {
@@ -238,7 +238,7 @@ impl Endpoint {
             };
             match loaded.await {
                 Ok((Some(cursor), waiting)) => {
-                    self.turn = cursor.turn;
+                    self.generation = cursor.generation;
                     self.cursor = cursor.position;
                     self.read_to = cursor.position;
                     self.webhooks.note(id, |status| status.waiting = waiting);
@@ -258,7 +258,7 @@ impl Endpoint {
         self.taken.clear();
         self.next_due = NextDue::Unknown;
         self.further = 0;
-        self.settled = Settlement::default();
+        self.settled = Acknowledgement::default();
         self.commit = None;
         self.gone = Gone::No;
         Goes::On
@@ -282,7 +282,8 @@ impl Endpoint {
         }
         // A store that cannot be read now says so to the next commit.
         let cursor = self.store().webhook_cursor(self.id()).await;
-        let is_moved = cursor.is_ok_and(|cursor| cursor.is_none_or(|it| it.turn != self.turn));
+        let is_moved =
+            cursor.is_ok_and(|cursor| cursor.is_none_or(|it| it.generation != self.generation));
         if is_moved { Reloads::Yes } else { Reloads::No }
     }
 
@@ -357,14 +358,15 @@ impl Endpoint {
         let kind = self.webhooks.store.shown_kind(organisation);
         let now = self.webhooks.clock.window_time();
         let webhooks = Arc::clone(&self.webhooks);
-        let _turn = webhooks.memory.read_turn(organisation).await;
+        let _turn = webhooks.memory.read_slot(organisation).await;
         let bytes = READ_AHEAD_BYTES - self.ready_bytes().min(READ_AHEAD_BYTES - 1);
         let store = self.store();
         let page = store.feed_within(organisation, self.read_to, types, wanted, bytes, now).await?;
         self.is_at_end = page.entries.is_empty();
         for entry in page.entries {
             let beside = self.beside_next();
-            let told = match Told::of(kind, &entry, &self.webhook, &webhooks.memory, beside) {
+            let told = match WebhookEvent::of(kind, &entry, &self.webhook, &webhooks.memory, beside)
+            {
                 Ok(told) => told,
                 Err(bytes) => {
                     self.denied = Some(bytes);
@@ -476,13 +478,13 @@ impl Endpoint {
             (self.webhooks.store.shown_kind(organisation), self.webhooks.clock.window_time());
         self.attempts.spawn(async move {
             let memory = &call.webhooks.memory;
-            let turn = memory.read_turn(organisation).await;
+            let generation = memory.read_slot(organisation).await;
             let told = match store.feed_entry(organisation, position, now).await {
-                Ok(Some(entry)) => Told::of(kind, &entry, &call.webhook, memory, beside),
+                Ok(Some(entry)) => WebhookEvent::of(kind, &entry, &call.webhook, memory, beside),
                 Ok(None) => return Finished::Expired(waiting),
                 Err(_) => return Finished::Unread(waiting),
             };
-            drop(turn);
+            drop(generation);
             match told {
                 Ok(told) => attempt(call, Job::Further(waiting), Box::new(told), room).await,
                 Err(bytes) => Finished::NoRoom(waiting, bytes),
@@ -522,7 +524,7 @@ impl Endpoint {
         }
     }
 
-    fn judge(&mut self, job: Job, told: Told, attempt: &Attempt) {
+    fn judge(&mut self, job: Job, told: WebhookEvent, attempt: &Attempt) {
         let (id, now) = (self.id(), self.webhooks.clock.now());
         let before = match job {
             Job::First(position) => Redelivery { position, attempts: 0, last: None },
@@ -588,15 +590,15 @@ impl Endpoint {
             Next::Failed(_) => AttemptResult::Failed,
         };
         self.webhooks.note(id, |status| status.attempted(attempted(result)));
-        self.settle(job, next);
+        self.acknowledge(job, next);
     }
 
-    fn settle(&mut self, job: Job, next: Next) {
+    fn acknowledge(&mut self, job: Job, next: Next) {
         match job {
             Job::First(position) => {
                 let index = self.slots.binary_search_by_key(&position, |slot| slot.position);
                 let slot = &mut self.slots[index.expect("a slot stays until it is settled")];
-                slot.state = SlotState::Settled(match next {
+                slot.state = SlotState::Acknowledged(match next {
                     Next::Again(waiting) => Some(waiting),
                     Next::Nothing => None,
                     Next::Failed(_) => unreachable!("the schedule has more than one attempt"),
@@ -639,38 +641,38 @@ impl Endpoint {
         if self.commit.is_some() || self.commit_at().is_none_or(|at| Instant::now() < at) {
             return;
         }
-        let Some(settlement) = self.settlement() else { return };
+        let Some(acknowledgement) = self.acknowledgement() else { return };
         self.committed_at = Instant::now();
-        let (store, id, turn) = (self.store().clone(), self.id(), self.turn);
+        let (store, id, generation) = (self.store().clone(), self.id(), self.generation);
         self.commit = Some(Commit {
-            tried: settlement.tried.clone(),
-            added: settlement.waiting.len() as u64,
-            first_due: settlement.waiting.iter().map(|waiting| waiting.due).min(),
+            tried: acknowledgement.tried.clone(),
+            added: acknowledgement.waiting.len() as u64,
+            first_due: acknowledgement.waiting.iter().map(|waiting| waiting.due).min(),
         });
-        self.committing.spawn(write(store, id, turn, settlement));
+        self.committing.spawn(write(store, id, generation, acknowledgement));
     }
 
     /// Rows and cursor that have to be stored, if there are any.
-    fn settlement(&mut self) -> Option<Settlement> {
-        let mut settlement = std::mem::take(&mut self.settled);
-        settlement.cursor = self.settled_to();
+    fn acknowledgement(&mut self) -> Option<Acknowledgement> {
+        let mut acknowledgement = std::mem::take(&mut self.settled);
+        acknowledgement.cursor = self.settled_to();
         while let Some(slot) = self.slots.front_mut() {
-            let SlotState::Settled(waiting) = &mut slot.state else { break };
-            settlement.waiting.extend(waiting.take());
+            let SlotState::Acknowledged(waiting) = &mut slot.state else { break };
+            acknowledgement.waiting.extend(waiting.take());
             self.slots.pop_front();
             self.attempted -= 1;
         }
-        self.cursor = settlement.cursor.unwrap_or(self.cursor);
+        self.cursor = acknowledgement.cursor.unwrap_or(self.cursor);
         if let Gone::Since(since) = self.gone {
-            settlement.gone = Some(since);
+            acknowledgement.gone = Some(since);
             self.gone = Gone::Stored;
         }
-        (settlement != Settlement::default()).then_some(settlement)
+        (acknowledgement != Acknowledgement::default()).then_some(acknowledgement)
     }
 
     /// Position to which the cursor has to be moved, if it has to.
     fn settled_to(&self) -> Option<FeedPosition> {
-        let is_settled = |slot: &&Slot| matches!(slot.state, SlotState::Settled(_));
+        let is_settled = |slot: &&Slot| matches!(slot.state, SlotState::Acknowledged(_));
         let settled = self.slots.iter().take_while(is_settled).map(|slot| slot.position);
         let (count, last) = settled.fold((0, None), |(count, _), place| (count + 1, Some(place)));
         let position = if count == self.slots.len() { Some(self.read_to) } else { last };
@@ -680,9 +682,9 @@ impl Endpoint {
     /// Time from which the next commit may begin; `None` if there is nothing to store.
     fn commit_at(&self) -> Option<Instant> {
         let is_front_settled =
-            self.slots.front().is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)));
+            self.slots.front().is_some_and(|slot| matches!(slot.state, SlotState::Acknowledged(_)));
         let has_outcomes = is_front_settled
-            || self.settled != Settlement::default()
+            || self.settled != Acknowledgement::default()
             || matches!(self.gone, Gone::Since(_));
         if has_outcomes {
             Some(self.committed_at + COMMIT_PAUSE)
@@ -760,8 +762,8 @@ impl Endpoint {
         self.attempts.shutdown().await;
         let written = async {
             while self.committing.join_next().await.is_some() {}
-            if let Some(settlement) = self.settlement() {
-                write(self.store().clone(), self.id(), self.turn, settlement).await;
+            if let Some(acknowledgement) = self.acknowledgement() {
+                write(self.store().clone(), self.id(), self.generation, acknowledgement).await;
             }
         };
         if timeout(2 * LAST_COMMIT, written).await.is_err() {
@@ -777,7 +779,7 @@ struct Call {
     sender: Arc<Sender>,
 }
 
-async fn attempt(call: Call, job: Job, told: Box<Told>, _room: Room) -> Finished {
+async fn attempt(call: Call, job: Job, told: Box<WebhookEvent>, _room: Room) -> Finished {
     let Call { webhooks, webhook, sender } = call;
     let now = webhooks.clock.machine_time();
     let (organisation, secrets) = (Some(webhook.organisation), webhook.secrets(now));
@@ -786,9 +788,14 @@ async fn attempt(call: Call, job: Job, told: Box<Told>, _room: Room) -> Finished
 }
 
 /// Stores the outcomes, and tries until the store takes them.
-async fn write(store: Store, id: WebhookId, turn: u32, settlement: Settlement) -> Settled {
+async fn write(
+    store: Store,
+    id: WebhookId,
+    generation: u32,
+    acknowledgement: Acknowledgement,
+) -> Acknowledged {
     loop {
-        match store.settle_deliveries(id, turn, settlement.clone()).await {
+        match store.acknowledge_deliveries(id, generation, acknowledgement.clone()).await {
             Ok(settled) => return settled,
             Err(error) => {
                 warn!(webhook = %id, %error, "deliveries could not be written down yet");

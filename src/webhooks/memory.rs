@@ -107,7 +107,7 @@ impl DeliveryMemory {
     }
 
     /// Waits for the permit of an organisation to read.
-    pub(super) async fn read_turn(&self, organisation: OrganisationId) -> ReadTurn<'_> {
+    pub(super) async fn read_slot(&self, organisation: OrganisationId) -> ReadTurn<'_> {
         let of_one = self.readers_of_one.take(organisation).await;
         let of_all = self.readers.acquire().await;
         ReadTurn {

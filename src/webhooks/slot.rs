@@ -21,15 +21,15 @@ pub(super) struct Slot {
 
 pub(super) enum SlotState {
     /// It waits for its first attempt.
-    Ready(Box<Told>),
+    Ready(Box<WebhookEvent>),
     /// Its attempt is under way, or was answered with 410.
     Open,
     /// It is delivered, or is to be stored as a delivery that waits.
-    Settled(Option<WaitingDelivery>),
+    Acknowledged(Option<WaitingDelivery>),
 }
 
 /// An event as the endpoint receives it.
-pub(super) struct Told {
+pub(super) struct WebhookEvent {
     pub(super) delivery: Delivery,
     pub(super) event_type: &'static str,
     pub(super) message: String,
@@ -47,7 +47,7 @@ pub(super) enum Job {
 pub(super) enum Finished {
     Attempted {
         job: Job,
-        told: Box<Told>,
+        told: Box<WebhookEvent>,
         attempt: Attempt,
     },
     /// The event is past its retention.
@@ -81,12 +81,12 @@ impl Slot {
     pub(super) fn ready_bytes(&self) -> usize {
         match &self.state {
             SlotState::Ready(told) => told.delivery.body.len(),
-            SlotState::Open | SlotState::Settled(_) => 0,
+            SlotState::Open | SlotState::Acknowledged(_) => 0,
         }
     }
 }
 
-impl Told {
+impl WebhookEvent {
     /// The event of an entry; the error is its bytes, for which there is no room.
     pub(super) fn of(
         kind: OrganisationKind,

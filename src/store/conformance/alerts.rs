@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::{Alerting, Change, MAX_ALERTS, NewApiKey, Store};
 use pillarbox_domain::alert::{
-    Alert, AlertChange, AlertEvent, AlertKey, EXPIRY_NOTICE, News, ToldCondition,
+    Alert, AlertChange, AlertEvent, AlertKey, EXPIRY_NOTICE, News, ReportedCondition,
 };
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::KeyId;
@@ -18,8 +18,8 @@ fn key(code: &str) -> AlertKey {
     AlertKey::Condition { node, code: code.to_owned(), about }
 }
 
-fn condition() -> ToldCondition {
-    ToldCondition {
+fn condition() -> ReportedCondition {
+    ReportedCondition {
         severity: "warning".to_owned(),
         message: "Commits are slow".to_owned(),
         advice: "See the disk".to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::{DeadLetter, NewMessage, NewWebhook, Reference, Report, Settlement, WebhookAdded};
+use crate::{Acknowledgement, DeadLetter, NewMessage, NewWebhook, Reference, Report, WebhookAdded};
 use pillarbox_domain::clock_corrections::{Correction, WindowTime};
 use pillarbox_domain::event::{Event, EventDetail};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
@@ -326,14 +326,14 @@ async fn what_was_stored_under_a_wrong_clock_is_purged_by_its_true_age() {
     let position = fixture.feed().await[0].position;
     let attempt = (START, AttemptFailure::Status(500));
     let failed = Redelivery { position, attempts: 9, last: Some(attempt) };
-    let settlement = Settlement {
+    let acknowledgement = Acknowledgement {
         cursor: Some(position),
         waiting: Vec::new(),
         tried: Vec::new(),
         failed: vec![failed],
         gone: None,
     };
-    store.settle_deliveries(webhook.id, 0, settlement).await.unwrap();
+    store.acknowledge_deliveries(webhook.id, 0, acknowledgement).await.unwrap();
     let early = Report { message: Reference::ProviderId, ..report(id, Some(delivery(START))) };
     let early = Report { ses_message_id: "ses-unknown".to_owned(), ..early };
     store.apply(early, START).await.unwrap();

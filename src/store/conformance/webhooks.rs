@@ -3,7 +3,7 @@
 use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::rows::{KeyRange, Lock, Table};
 use crate::webhooks::remove_old;
-use crate::{Change, NewWebhook, Settled, Settlement, WebhookAdded};
+use crate::{Acknowledged, Acknowledgement, Change, NewWebhook, WebhookAdded};
 use pillarbox_domain::feed::{FeedPosition, FeedTypes};
 use pillarbox_domain::webhook::{
     EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
@@ -31,11 +31,13 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
     let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
     let first = store.webhook_cursor(webhook.id).await.unwrap().unwrap();
     let at = |offset| FeedPosition::from_number(first.position.number() + offset);
-    let settle = async |turn, positions: &[u64]| {
+    let acknowledge = async |generation, positions: &[u64]| {
         let waiting = positions.iter().map(|offset| waiting(at(*offset))).collect();
-        let settlement = Settlement { cursor: Some(at(100)), waiting, ..Settlement::default() };
-        let settled = store.settle_deliveries(webhook.id, turn, settlement).await;
-        assert_eq!(settled, Ok(Settled::Done));
+        let acknowledgement =
+            Acknowledgement { cursor: Some(at(100)), waiting, ..Acknowledgement::default() };
+        let acknowledged =
+            store.acknowledge_deliveries(webhook.id, generation, acknowledgement).await;
+        assert_eq!(acknowledged, Ok(Acknowledged::Done));
     };
     let replay = async |offset| {
         let moved = store.move_webhook_back(webhook.id, at(offset), at(100)).await;
@@ -47,16 +49,16 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
         let void = page.void.iter().map(|(_, position)| *position);
         (deliveries.collect::<Vec<_>>(), void.collect::<Vec<_>>())
     };
-    settle(first.turn, &[40, 60, 90]).await;
+    acknowledge(first.generation, &[40, 60, 90]).await;
     assert_eq!(found().await, (vec![at(40), at(60), at(90)], vec![]));
     replay(50).await;
     assert_eq!(found().await, (vec![at(40)], vec![at(60), at(90)]));
     // The feed is delivered again, and some deliveries fail again.
-    settle(first.turn + 1, &[70, 95]).await;
+    acknowledge(first.generation + 1, &[70, 95]).await;
     replay(80).await;
     let void = vec![at(60), at(90), at(95)];
     assert_eq!(found().await, (vec![at(40), at(70)], void), "60 came again with the first replay");
-    settle(first.turn + 2, &[99]).await;
+    acknowledge(first.generation + 2, &[99]).await;
     replay(65).await;
     assert_eq!(found().await.0, [at(40)]);
 }

@@ -542,17 +542,17 @@ fn part_of_pace(own: u32, all: impl Iterator<Item = u32>) -> f64 {
 }
 
 /// Fails the messages that dead nodes held; returns their number.
-pub(super) async fn settle_orphans(
+pub(super) async fn recover_orphans(
     shared: &Shared,
     changing: &mpsc::Sender<Job>,
     now: Timestamp,
 ) -> Result<usize, QueryError> {
-    let mut settled = 0;
+    let mut recovered = 0;
     loop {
         let connection = shared.readers.get(&shared.connector).await?;
         let rows = connection.query(ORPHANS, &[&SETTLED_AT_ONCE]).await?;
         if rows.is_empty() {
-            return Ok(settled);
+            return Ok(recovered);
         }
         let mut answers = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -571,7 +571,7 @@ pub(super) async fn settle_orphans(
         for answer in answers {
             match answer.await {
                 // The body of a message that cannot be read is lost as well.
-                Ok(Ok(_) | Err(StoreError::Damaged)) => settled += 1,
+                Ok(Ok(_) | Err(StoreError::Damaged)) => recovered += 1,
                 Ok(Err(_)) | Err(_) => return Err(QueryError::NotMade),
             }
         }

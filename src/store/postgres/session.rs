@@ -149,7 +149,7 @@ impl Session {
                 Err(error)
             }
             answer => {
-                self.settle_doubt(open).await?;
+                self.resolve_doubt(open).await?;
                 Ok(answer.map_or(Ran::Unanswered, Ran::Answered))
             }
         }
@@ -210,7 +210,7 @@ impl Session {
                 self.open = Some(open);
                 Err(error)
             }
-            _ => self.settle_doubt(open).await,
+            _ => self.resolve_doubt(open).await,
         }
     }
 
@@ -237,7 +237,7 @@ impl Session {
 
     /// Finds out the outcome of the last transaction, however long that takes. Only if several
     /// callers share the session, the others do not wait for it.
-    async fn settle_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
+    async fn resolve_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
         let (id, before) = (old.id, old.writes);
         // Closed first: nobody waits for the answer of a statement that is on its way. Its row
         // stays until it has been read.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::RowError;
 use crate::record::{decode, encode};
 use pillarbox_domain::alert::{
-    Alert, AlertDelivery, AlertEvent, AlertKey, News, NextAttempt, ToldCondition,
+    Alert, AlertDelivery, AlertEvent, AlertKey, News, NextAttempt, ReportedCondition,
 };
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::time::Timestamp;
@@ -109,14 +109,14 @@ enum NextV1 {
     GivenUp,
 }
 
-impl<'a> From<&'a ToldCondition> for ConditionV1<'a> {
-    fn from(condition: &'a ToldCondition) -> Self {
-        let ToldCondition { severity, message, advice, since } = condition;
+impl<'a> From<&'a ReportedCondition> for ConditionV1<'a> {
+    fn from(condition: &'a ReportedCondition) -> Self {
+        let ReportedCondition { severity, message, advice, since } = condition;
         Self { severity, message, advice, since: since.unix_millis() }
     }
 }
 
-impl From<ConditionV1<'_>> for ToldCondition {
+impl From<ConditionV1<'_>> for ReportedCondition {
     fn from(row: ConditionV1<'_>) -> Self {
         Self {
             severity: row.severity.to_owned(),

@@ -128,7 +128,7 @@ pub(crate) struct CursorRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CursorMove {
     /// The first generation after it.
-    turn: u32,
+    generation: u32,
     to: FeedPosition,
 }
 
@@ -141,26 +141,26 @@ impl CursorRow {
     /// Returns the row after the cursor was moved back. If there are very many moves, the oldest is
     /// forgotten: a delivery that it made void may then be made once more.
     pub(crate) fn moved_back(mut self, to: FeedPosition) -> Self {
-        let turn = self.cursor.turn + 1;
+        let generation = self.cursor.generation + 1;
         self.moves.retain(|earlier| earlier.to < to);
         if self.moves.len() == MAX_MOVES {
             self.moves.remove(0);
         }
-        self.moves.push(CursorMove { turn, to });
-        Self { cursor: WebhookCursor { turn, position: to }, ..self }
+        self.moves.push(CursorMove { generation, to });
+        Self { cursor: WebhookCursor { generation, position: to }, ..self }
     }
 
     /// Returns true if a delivery of this generation counts.
-    pub(crate) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
+    pub(crate) fn counts(&self, generation: u32, position: FeedPosition) -> bool {
         // The first move after it reached the furthest back.
-        let next = self.moves.iter().find(|next| turn < next.turn);
+        let next = self.moves.iter().find(|next| generation < next.generation);
         next.is_none_or(|next| position <= next.to)
     }
 }
 
 #[derive(Serialize, Deserialize)]
 struct CursorV1 {
-    turn: u32,
+    generation: u32,
     position: u64,
     /// Position of the last move, which began the generation.
     moved_to: Option<u64>,
@@ -174,14 +174,14 @@ struct CursorV2 {
 }
 
 pub(crate) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
-    let CursorRow { cursor: WebhookCursor { turn, position }, moves } = row;
+    let CursorRow { cursor: WebhookCursor { generation, position }, moves } = row;
     let moved_to = moves.last().map(|last| last.to.number());
-    let cursor = CursorV1 { turn: *turn, position: position.number(), moved_to };
+    let cursor = CursorV1 { generation: *generation, position: position.number(), moved_to };
     let earlier = moves.split_last().map_or(&[][..], |(_, earlier)| earlier);
     if earlier.is_empty() {
         return encode(&cursor, 24);
     }
-    let earlier: Vec<_> = earlier.iter().map(|one| (one.turn, one.to.number())).collect();
+    let earlier: Vec<_> = earlier.iter().map(|one| (one.generation, one.to.number())).collect();
     let size_hint = 24 + 14 * earlier.len();
     encode_as(WITH_EARLIER_MOVES, &CursorV2 { cursor, earlier }, size_hint)
 }
@@ -192,34 +192,35 @@ pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
     } else {
         CursorV2 { cursor: decode(bytes)?, earlier: Vec::new() }
     };
-    let CursorV1 { turn, position, moved_to } = cursor;
-    let moves = earlier.into_iter().chain(moved_to.map(|to| (turn, to)));
-    let moves = moves.map(|(turn, to)| CursorMove { turn, to: FeedPosition::from_number(to) });
-    let cursor = WebhookCursor { turn, position: FeedPosition::from_number(position) };
+    let CursorV1 { generation, position, moved_to } = cursor;
+    let moves = earlier.into_iter().chain(moved_to.map(|to| (generation, to)));
+    let moves =
+        moves.map(|(generation, to)| CursorMove { generation, to: FeedPosition::from_number(to) });
+    let cursor = WebhookCursor { generation, position: FeedPosition::from_number(position) };
     Ok(CursorRow { cursor, moves: moves.collect() })
 }
 
 #[derive(Serialize, Deserialize)]
 struct RedeliveryV1 {
-    turn: u32,
+    generation: u32,
     attempts: u32,
     last: Option<(u64, AttemptFailureV1)>,
 }
 
 /// The row of a delivery of this generation of the cursor; its position is in the key.
-pub(crate) fn encode_redelivery(turn: u32, delivery: &Redelivery) -> Vec<u8> {
+pub(crate) fn encode_redelivery(generation: u32, delivery: &Redelivery) -> Vec<u8> {
     let Redelivery { position: _, attempts, last } = *delivery;
     let last = last.map(|(at, failure)| (at.unix_millis(), failure.into()));
-    encode(&RedeliveryV1 { turn, attempts, last }, 24)
+    encode(&RedeliveryV1 { generation, attempts, last }, 24)
 }
 
 pub(crate) fn decode_redelivery(
     position: u64,
     bytes: &[u8],
 ) -> Result<(u32, Redelivery), RowError> {
-    let RedeliveryV1 { turn, attempts, last } = decode(bytes)?;
+    let RedeliveryV1 { generation, attempts, last } = decode(bytes)?;
     let last = last.map(|(at, failure)| (Timestamp::from_unix_millis(at), failure.into()));
-    Ok((turn, Redelivery { position: FeedPosition::from_number(position), attempts, last }))
+    Ok((generation, Redelivery { position: FeedPosition::from_number(position), attempts, last }))
 }
 
 #[cfg(test)]
@@ -269,14 +270,14 @@ mod tests {
     #[test]
     fn cursors_and_deliveries_read_back_and_are_small() {
         let position = FeedPosition::from_number(u64::MAX);
-        let row = CursorRow::new(WebhookCursor { turn: 8, position }).moved_back(position);
+        let row = CursorRow::new(WebhookCursor { generation: 8, position }).moved_back(position);
         assert!(encode_cursor(&row).len() <= 24);
         assert_eq!(decode_cursor(&encode_cursor(&row)).unwrap(), row);
         // As it was written before a row had more than one move.
         let before =
-            encode(&CursorV1 { turn: 9, position: u64::MAX, moved_to: Some(u64::MAX) }, 24);
+            encode(&CursorV1 { generation: 9, position: u64::MAX, moved_to: Some(u64::MAX) }, 24);
         assert_eq!(encode_cursor(&row), before);
-        let mut row = CursorRow::new(WebhookCursor { turn: 0, position });
+        let mut row = CursorRow::new(WebhookCursor { generation: 0, position });
         for to in 1..100 {
             row = row.moved_back(FeedPosition::from_number(to));
             assert_eq!(decode_cursor(&encode_cursor(&row)).unwrap(), row);
@@ -295,8 +296,9 @@ mod tests {
     #[test]
     fn deliveries_of_an_earlier_turn_behind_the_place_that_was_moved_to_are_void() {
         let at = FeedPosition::from_number;
-        let row = CursorRow::new(WebhookCursor { turn: 1, position: at(90) }).moved_back(at(50));
-        assert_eq!(row.cursor, WebhookCursor { turn: 2, position: at(50) });
+        let row =
+            CursorRow::new(WebhookCursor { generation: 1, position: at(90) }).moved_back(at(50));
+        assert_eq!(row.cursor, WebhookCursor { generation: 2, position: at(50) });
         assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
         assert!(row.counts(2, at(51)));
         // A later move does not reach as far back, so deliveries that the first made void stay
@@ -310,6 +312,6 @@ mod tests {
         assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
         assert!(row.counts(2, at(60)) && !row.counts(2, at(61)) && !row.counts(3, at(61)));
         let row = row.moved_back(at(40));
-        assert!((1..5).all(|turn| row.counts(turn, at(40)) && !row.counts(turn, at(41))));
+        assert!((1..5).all(|generation| row.counts(generation, at(40)) && !row.counts(generation, at(41))));
     }
 }

@@ -97,7 +97,7 @@ impl Operation for Accept {
         Ok(())
     }
 
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+    fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { acceptances, decided, reply, .. } = *self;
         let answer = outcome
             .map_err(AcceptError::from)

@@ -24,7 +24,7 @@ pub(super) trait Operation: Send {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error>;
 
     /// Takes the outcome of the transaction, and answers the callers.
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>);
+    fn answer(self: Box<Self>, outcome: Result<(), StoreError>);
 
     /// Approximate number of bytes that it writes.
     fn weight(&self) -> usize;

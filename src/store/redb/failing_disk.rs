@@ -70,7 +70,7 @@ impl Store {
         let database = Database::builder().create_with_backend(data.clone());
         initialize(&database.expect("memory takes a database")).expect("memory takes tables");
         let opener = Opener::backend(CACHE_BYTES, move || data.clone(), move || journal.clone());
-        let started = RedbStore::start_by(opener, Pending::Settle, None, |_| BTreeSet::new(), now);
+        let started = RedbStore::start_by(opener, Pending::Recover, None, |_| BTreeSet::new(), now);
         let (redb, _) = started.expect("a new database opens");
         let working = Arc::clone(&fails);
         (

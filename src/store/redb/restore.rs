@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_data_file_that_comes_into_being_meanwhile_is_not_lost() {
         let there = tempfile::tempdir().unwrap();
-        drop(RedbStore::open(there.path(), Pending::Settle, NOON).unwrap());
+        drop(RedbStore::open(there.path(), Pending::Recover, NOON).unwrap());
         let mut others = 0;
         for round in 0..100 {
             let directory = tempfile::tempdir().unwrap();
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn an_installed_file_is_free_while_others_hold_copies_of_the_descriptor() {
         let there = tempfile::tempdir().unwrap();
-        drop(RedbStore::open(there.path(), Pending::Settle, NOON).unwrap());
+        drop(RedbStore::open(there.path(), Pending::Recover, NOON).unwrap());
         let directory = tempfile::tempdir().unwrap();
         let backup = there.path().join(FILE_NAME);
         let candidate =
@@ -266,6 +266,6 @@ mod tests {
         // As held by a process that is being started.
         let _copy = candidate.temporary.as_file().try_clone().unwrap();
         candidate.install(Existing::Keep, NOON).unwrap();
-        RedbStore::open(directory.path(), Pending::Settle, NOON).unwrap();
+        RedbStore::open(directory.path(), Pending::Recover, NOON).unwrap();
     }
 }

@@ -48,7 +48,7 @@ pub struct Recovery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// Each becomes `failed`: the opener of the store continues in the place of that process.
-    Settle,
+    Recover,
     /// They stay as they are, for the next process to recover and to report.
     Leave,
 }
@@ -64,7 +64,7 @@ pub(super) struct Start {
 
 /// Messages that a start found pending.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct Recovered {
     /// Messages that lost their body.
     pub(super) bodies_lost: usize,
     /// Messages whose body is there.
@@ -88,7 +88,7 @@ impl Start {
         feed: &FeedIndex,
         laid: Laid,
         bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
-    ) -> Result<Settled, ReadError> {
+    ) -> Result<Recovered, ReadError> {
         let feed_id = write_tables(database, |mut tables| {
             // An earlier version may not have had all of them.
             tables.create()?;
@@ -96,10 +96,10 @@ impl Start {
         })?;
         feed.load(&database.begin_read()?, feed_id)?;
         if self.pending == Pending::Leave {
-            return Ok(Settled::default());
+            return Ok(Recovered::default());
         }
         let bodies = self.bodies.get_or_init(|| bodies(StoreId::of_file(feed_id.0)));
-        let (mut settled, mut after) = (Settled::default(), Bound::Unbounded);
+        let (mut recovered, mut after) = (Recovered::default(), Bound::Unbounded);
         loop {
             let step = write_tables(database, |mut tables| {
                 // A clock that is behind the file's time stamp is wrong.
@@ -114,8 +114,8 @@ impl Start {
                 Ok((kept, gone.len(), pending.last().copied()))
             })?;
             let (kept, bodies_lost, last) = step;
-            settled.kept.extend(kept);
-            settled.bodies_lost += bodies_lost;
+            recovered.kept.extend(kept);
+            recovered.bodies_lost += bodies_lost;
             match last {
                 Some(last) => after = Bound::Excluded(*last.as_bytes()),
                 None => break,
@@ -123,13 +123,13 @@ impl Start {
         }
         // With the entries that were reported here.
         feed.load(&database.begin_read()?, feed_id)?;
-        Ok(settled)
+        Ok(recovered)
     }
 }
 
 /// Reads the data that is kept in memory. A row that cannot be read stops nothing: it is noted and
 /// left out. No caller may use the store before this is done.
-pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenError> {
+pub(super) fn load(shared: &Shared, recovered: Recovered) -> Result<Recovery, OpenError> {
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
@@ -143,7 +143,7 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();
     *write_lock(&shared.idempotency) = index;
-    let Settled { bodies_lost, kept } = settled;
+    let Recovered { bodies_lost, kept } = recovered;
     shared.memory.restarts.note(now, kept.clone());
     Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
 }

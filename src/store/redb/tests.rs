@@ -58,7 +58,8 @@ impl Store {
         bodies: BTreeSet<MessageId>,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (redb, recovery) = RedbStore::start_by(opener, Pending::Settle, None, |_| bodies, now)?;
+        let (redb, recovery) =
+            RedbStore::start_by(opener, Pending::Recover, None, |_| bodies, now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 

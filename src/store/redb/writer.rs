@@ -27,12 +27,12 @@ mod thread;
 const QUEUE_CAPACITY: usize = 4_096;
 
 /// Answers all callers. A panic in one answer does not affect the others.
-fn settle(
+fn answer(
     operations: impl IntoIterator<Item = Box<dyn Operation>>,
     outcome: Result<(), StoreError>,
 ) {
     for operation in operations {
-        if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| operation.answer(outcome))).is_err() {
             tracing::error!("an operation panicked when it learned the outcome of its commit");
         }
     }
@@ -136,7 +136,7 @@ where
         Ok(())
     }
 
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+    fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { done, reply, .. } = *self;
         let answer = outcome.and_then(|()| done.unwrap_or(Err(StoreError::Unavailable)));
         // The caller may have disconnected; the change stands all the same.

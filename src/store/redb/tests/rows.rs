@@ -74,7 +74,7 @@ async fn listings_of_operators_take_no_organisations_share_of_the_listings() {
     let id = fixture.new_message().await;
     let own = Lister::Organisation(fixture.organisation);
     let listings = &fixture.store.redb().shared.memory.listings;
-    let _both = (listings.turn(own).await.unwrap(), listings.turn(own).await.unwrap());
+    let _both = (listings.slot(own).await.unwrap(), listings.slot(own).await.unwrap());
     let filter =
         MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
     assert_eq!(all(&fixture.store, &filter, 5).await, [id]);

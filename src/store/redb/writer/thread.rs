@@ -18,7 +18,7 @@ use crate::redb::data_file::FileLoss;
 use crate::redb::database::Written;
 use crate::redb::error::ReadError;
 use crate::redb::usage;
-use crate::redb::writer::settle;
+use crate::redb::writer::answer;
 use crate::redb::{OpenError, Shared, startup_recovery};
 use crate::rows::KeyRange;
 use crate::{Change, StoreError};
@@ -215,7 +215,7 @@ impl Thread {
         self.begin_refusing();
         if let Some(guilty) = panicked {
             // It would panic again, so it must not be tried again.
-            settle([operations.remove(guilty)], Err(StoreError::Damaged));
+            answer([operations.remove(guilty)], Err(StoreError::Damaged));
         }
         Err(Box::new(FailedBatch { operations, written, started }))
     }
@@ -289,7 +289,7 @@ fn accept(
             shared.set_organisations(organisations);
         }
     }
-    settle(operations, Ok(()));
+    answer(operations, Ok(()));
 }
 
 struct Unpark(std::thread::Thread);
@@ -309,7 +309,7 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
             Kind::Outcome => loss != FileLoss::WrittenOver,
             Kind::Barrier => true,
         });
-    settle(refused, Err(StoreError::FileLost));
+    answer(refused, Err(StoreError::FileLost));
     rest
 }
 
@@ -332,14 +332,14 @@ fn reopen(
     operations: &mut mpsc::Receiver<Box<dyn Operation>>,
     failed: FailedBatch,
 ) -> Ended {
-    let (mut pause, mut told) = (REOPEN_PAUSE_MIN, Told::default());
+    let (mut pause, mut told) = (REOPEN_PAUSE_MIN, LastReport::default());
     let FailedBatch { operations: mut waiting, mut written, started } = failed;
     loop {
         if shared.look() == Some(FileLoss::WrittenOver) {
             // Data in memory can still be read. The file takes no writes any more.
             match written {
                 Written::Durably(_) => accept(shared, waiting, written, started),
-                Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
+                Written::Not | Written::Perhaps => answer(waiting, Err(StoreError::FileLost)),
             }
             shared.memory.suppressed.grew();
             shared.refusing.store(false, Ordering::Release);
@@ -365,7 +365,7 @@ fn reopen(
             }
             Written::Perhaps if !is_open && shared.database.is_doubt_on_disk() => {}
             Written::Perhaps | Written::Not => {
-                settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
+                answer(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
             }
             Written::Durably(_) => {}
         }
@@ -380,12 +380,12 @@ fn reopen(
         // Readers wait for an attempt, so a long one is not repeated at once.
         let rest = pause.max(attempt.elapsed() * ATTEMPT_REST);
         if refuse_until(operations, Instant::now() + rest) == Ended::Yes {
-            settle(waiting, Err(StoreError::Unavailable));
+            answer(waiting, Err(StoreError::Unavailable));
             return Ended::Yes;
         }
         pause = (pause * 2).min(REOPEN_PAUSE_MAX);
     }
-    settle(waiting, Err(StoreError::Unavailable));
+    answer(waiting, Err(StoreError::Unavailable));
     // The batch may have suppressed an address, and be durable in spite of the error.
     shared.memory.suppressed.grew();
     shared.refusing.store(false, Ordering::Release);
@@ -396,9 +396,9 @@ fn reopen(
 
 /// The last failure in the log, with its time.
 #[derive(Default)]
-struct Told(Option<(String, Instant)>);
+struct LastReport(Option<(String, Instant)>);
 
-impl Told {
+impl LastReport {
     /// Returns true if this failure is to be logged now.
     fn is_news(&mut self, failure: String) -> bool {
         let is_known = self
@@ -416,7 +416,7 @@ impl Told {
 fn refuse_until(operations: &mut mpsc::Receiver<Box<dyn Operation>>, end: Instant) -> Ended {
     while Instant::now() < end {
         match operations.try_recv() {
-            Ok(operation) => settle([operation], Err(StoreError::Unavailable)),
+            Ok(operation) => answer([operation], Err(StoreError::Unavailable)),
             Err(mpsc::error::TryRecvError::Empty) => {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -32,7 +32,7 @@ pub(super) enum Certainty {
 
 impl Certainty {
     /// Resolves a doubt by what is seen, and returns an error if a certainty is broken.
-    fn settle(&mut self, seen: bool, what: impl std::fmt::Display) -> Result<(), String> {
+    fn resolve(&mut self, seen: bool, what: impl std::fmt::Display) -> Result<(), String> {
         match (*self, seen) {
             (Self::Certain, false) => Err(format!("{what} was acknowledged and is lost")),
             (Self::Absent, true) => Err(format!("{what} is there and must not be")),
@@ -156,11 +156,11 @@ impl Ledger {
             store.suppressions(None, 100_000).await.map_err(|e| e.to_string())?.suppressions;
         for (address, certainty) in &mut self.suppressed {
             let seen = listed.iter().any(|(_, suppression)| suppression.address == *address);
-            certainty.settle(seen, address.as_str())?;
+            certainty.resolve(seen, address.as_str())?;
         }
         for (name, certainty) in &mut self.organisations {
             let seen = store.organisation(&name.parse().unwrap()).is_some();
-            certainty.settle(seen, name)?;
+            certainty.resolve(seen, name)?;
         }
         let counted = store.lost_messages(now).await.map_err(|e| e.to_string())?;
         let (counted, lost) = (counted.map_or(0, |lost| lost.messages), self.lost.len() as u64);
@@ -233,7 +233,7 @@ impl Known {
     async fn check(&mut self, id: MessageId, store: &Store, is_kept: bool) -> Result<bool, String> {
         let message =
             store.message(id, LONG_AGO).await.map_err(|error| format!("{id}: {error}"))?;
-        self.accepted.settle(message.is_some(), format_args!("the message {id}"))?;
+        self.accepted.resolve(message.is_some(), format_args!("the message {id}"))?;
         if self.is_old && self.accepted == Certainty::Certain {
             self.accepted = Certainty::InDoubt;
         }
@@ -251,7 +251,7 @@ impl Known {
         // The report of a bounce proves that the message was sent.
         let reported = self.bounce;
         let events = store.events(id).await.map_err(|error| format!("{id}: {error}"))?;
-        self.bounce.settle(!events.is_empty(), format_args!("the event of {id}"))?;
+        self.bounce.resolve(!events.is_empty(), format_args!("the event of {id}"))?;
         if self.bounce == Certainty::Certain && events.first() != self.event.as_ref() {
             return Err(format!("the event of {id} reads {events:?}"));
         }
