@@ -1,6 +1,6 @@
-//! Sender domains that the provider does not take for now: the reason that it gave, and the time
-//! from which each is tried again. Their messages wait in the queue, whose lanes are closed and
-//! opened under the same lock: a lane that is closed without a record would never be opened.
+//! Sender domains that the provider does not take for now: its messages, and the time from which
+//! each is tried again. Their messages wait in the queue, whose lanes are closed and opened under
+//! the same lock: a lane that is closed without a record would never be opened.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
