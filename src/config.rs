@@ -268,7 +268,7 @@ pub struct Ses {
     pub endpoint: Option<Uri>,
     /// The configuration set that messages are sent with.
     pub configuration_set: Option<String>,
-    /// Decision whether messages carry the header that turns open and click tracking off.
+    /// Decision whether each request turns open and click tracking off for its message.
     pub tracking_override: TrackingOverride,
     /// Proxy of calls to AWS.
     pub proxy: ProxyRule,

@@ -1,6 +1,6 @@
 //! Request heads: checks that they may pass to hyper, and finds the length of their bodies.
 //!
-//! Stricter than hyper: it drops a Content-Length that comes with a Transfer-Encoding, and takes
+//! Stricter than hyper, which drops a Content-Length that comes with a Transfer-Encoding, and takes
 //! requests without a Host or with several. If two readers can disagree on where a request ends,
 //! the request is refused (RFC 9112 section 11.2).
 

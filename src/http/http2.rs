@@ -45,8 +45,8 @@ const HEAD_ROOM: usize = 4;
 /// connection is closed (CVE-2023-44487, CVE-2025-8671).
 const MAX_RESETS: usize = 20;
 const MAX_ERRORS: usize = 64;
-/// Bytes of a response that are handed to hyper at once. The guard does not see bytes that hyper
-/// has, and a window of a single byte has all of it kept.
+/// Bytes of a response that are handed to hyper at once. Bytes that hyper has cannot be observed
+/// any more, and a window of a single byte has all of it kept.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Time until a silent client is asked whether it is there, and time for its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);

@@ -2,9 +2,9 @@
 //! answered with a cookie, or by a header of a proxy that has signed them in. Both are off by default.
 //!
 //! The page changes nothing, so a person who is signed in may read it and no more. A sign-in is
-//! taken only if the network cannot read it: over TLS, which a proxy of `operator_trusted_proxies`
-//! speaks and says so, or from this machine. The cookie is computed from the password and holds its
-//! own end, so that it is still valid after a restart.
+//! taken only if others on the network cannot read it: over TLS, which a proxy of
+//! `operator_trusted_proxies` speaks and says so, or from this machine. The cookie is computed from
+//! the password and holds its own end, so that it is still valid after a restart.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

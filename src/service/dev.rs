@@ -91,7 +91,7 @@ pub struct DevOptions {
     pub config: Config,
 }
 
-/// Returns the facts that `dev --check` prints, which the caller checks.
+/// Returns the facts that `dev --check` prints. The checks themselves are done before.
 pub fn check_dev(options: &DevOptions) -> ProgramCheck {
     ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),

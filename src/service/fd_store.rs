@@ -63,7 +63,7 @@ impl fmt::Display for NotKept {
 /// Memory that the service manager keeps as the arena before it is sent any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// No descriptor.
+    /// No memory.
     Nothing,
     /// The memory that this process uses.
     This,

@@ -54,7 +54,7 @@ pub struct SesOptions {
     pub endpoint: Option<String>,
     /// The configuration set that every message names.
     pub configuration_set: Option<String>,
-    /// Decision whether messages carry the header that turns open and click tracking off.
+    /// Decision whether each request turns open and click tracking off for its message.
     pub tracking_override: TrackingOverride,
     /// The longest that one call may take, from connecting to the last byte of the answer. Loading
     /// credentials comes before it, and is bounded by itself.
@@ -172,7 +172,7 @@ impl SesClient {
         self.inner.configuration_set.as_deref()
     }
 
-    /// Returns the decision whether messages turn open and click tracking off.
+    /// Returns the decision whether each request turns open and click tracking off.
     pub fn tracking_override(&self) -> TrackingOverride {
         self.inner.tracking_override
     }

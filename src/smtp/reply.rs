@@ -87,7 +87,7 @@ impl Reply {
         Self(format!("{codes} {text}").into())
     }
 
-    /// Returns the line, with its CRLF.
+    /// Returns the line, without its CRLF.
     pub(super) fn line(&self) -> &str {
         &self.0
     }

@@ -29,7 +29,7 @@ use pillarbox_store::{Acknowledged, Acknowledgement, Health, Store, StoreError, 
 
 /// The most attempts under way to one endpoint.
 const MAX_IN_FLIGHT: usize = 16;
-/// The most events behind the first that is not finished, so that a slow attempt holds the cursor
+/// The most events after the first that is not finished, so that a slow attempt holds the cursor
 /// back, and not the others.
 const MAX_AHEAD: usize = 1_024;
 /// The most events that are read before there is room for their attempt.
@@ -76,7 +76,7 @@ pub(super) struct Endpoint {
     read_to: FeedPosition,
     /// True if there was nothing more at the last read.
     is_at_end: bool,
-    /// Events behind the cursor, in the feed's order: those that were attempted, then those that
+    /// Events ahead of the cursor, in the feed's order: those that were attempted, then those that
     /// were not.
     slots: VecDeque<Slot>,
     attempted: usize,

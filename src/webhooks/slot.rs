@@ -11,7 +11,7 @@ use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFormat};
 
-/// An event behind the cursor.
+/// An event ahead of the cursor.
 pub(super) struct Slot {
     pub(super) position: FeedPosition,
     /// Time at which it was recorded.

@@ -40,7 +40,7 @@ impl Examiner<'_> {
         findings
     }
 
-    /// Finding about the header that turns tracking off for single messages.
+    /// Finding about the override that turns tracking off for each message.
     fn tracking_override(&self) -> Finding {
         const ABOUT: &str = "tracking override";
         const ADVICE: &str = "set ses.tracking_override = true if the endpoint knows \
@@ -109,7 +109,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// Finding about the events that the service waits for: true if all are published.
+    /// Finding about the event types that the set publishes; `None` if the service waits for none.
     fn published(&self, set: &str, destinations: &[EventDestination]) -> Option<Finding> {
         const ABOUT: &str = "event destination";
         if !self.events.is_given() {
@@ -146,7 +146,7 @@ impl Examiner<'_> {
         })
     }
 
-    /// Finding about tracking: SES changes messages of a set that tracks opens or clicks.
+    /// Finding about open and click tracking by this set, for which SES changes messages.
     async fn tracking(
         &self,
         set: &str,
