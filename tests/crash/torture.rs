@@ -111,7 +111,7 @@ impl Torture {
         }
         self.check(&api).await;
         if round % SETTLE_EVERY == SETTLE_EVERY - 1 {
-            self.finish(&api).await;
+            self.settle(&api).await;
         }
         let clients = api.load(round, self.seed, &self.ledger);
         let suppression = format!("manual-{round}@example.org");
@@ -142,7 +142,7 @@ impl Torture {
     pub(crate) async fn finish(mut self) -> String {
         let (process, api) = self.start();
         self.check(&api).await;
-        self.finish(&api).await;
+        self.settle(&api).await;
         let end = Instant::now() + PATIENCE;
         self.kill(process);
         // The purge takes a step at each start, and the next ones soon after.
@@ -260,7 +260,7 @@ impl Torture {
 
     /// Waits until nothing is pending and the queue of events is empty; then every message that
     /// the provider accepted is sent and has its event, and no other is.
-    async fn finish(&mut self, api: &Api) {
+    async fn settle(&mut self, api: &Api) {
         self.feeds_read += 1;
         let reader = format!("reader {}", self.feeds_read);
         let end = Instant::now() + PATIENCE;
@@ -281,7 +281,7 @@ impl Torture {
             if is_settled && counts.queued + counts.delayed + counts.in_flight == 0 {
                 break;
             }
-            assert!(Instant::now() < end, "does not finish: {counts:?}");
+            assert!(Instant::now() < end, "does not settle: {counts:?}");
             sleep(Duration::from_millis(100)).await;
         }
         let ids: Vec<String> = self.ledger.lock().unwrap().ids.keys().cloned().collect();

@@ -304,7 +304,7 @@ impl Nodes {
             for number in 0..self.count() {
                 assert_eq!(self.post(number, &key, UNANSWERED).await, id, "{key} at node {number}");
             }
-            let record = self.finished(&servers, &id).await;
+            let record = self.settled(&servers, &id).await;
             let sent = self.sites[0].simulator.accepted_by_tag(MESSAGE_ID_TAG, &id);
             if record["status"] == "sent" {
                 assert_eq!(sent, 1, "{record}");
@@ -319,7 +319,7 @@ impl Nodes {
     }
 
     /// Waits until a message has ended in the same way at all nodes; returns its record.
-    async fn finished(&self, servers: &[Arc<Server>], id: &str) -> Value {
+    async fn settled(&self, servers: &[Arc<Server>], id: &str) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
             let mut records = Vec::new();

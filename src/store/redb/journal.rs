@@ -161,7 +161,7 @@ impl Journal {
     /// Marks the checkpoint that is about to be made: a start of the data file that has it requires
     /// the mark. The mark of the last durable checkpoint stays.
     pub(super) fn mark(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
-        if self.head.is_marked(checkpoint) {
+        if self.head.is_kept(checkpoint) {
             return Ok(());
         }
         self.head.mark(checkpoint);
@@ -170,7 +170,7 @@ impl Journal {
 
     /// Begins again at the start, because a checkpoint is durable: the data file has everything.
     pub(super) fn restart(&mut self, checkpoint: Checkpoint) {
-        self.head.mark(checkpoint);
+        self.head.keep(checkpoint);
         self.last = checkpoint.record;
         self.position = BLOCK_BYTES as u64;
         self.is_next_in_doubt = false;
@@ -183,7 +183,7 @@ impl Journal {
 
     /// Writes into the file that it belongs only to this epoch: the data file knows of the epoch.
     pub(super) fn own(&mut self) -> io::Result<()> {
-        self.head.mark(self.checkpoint());
+        self.head.keep(self.checkpoint());
         self.head.own(self.epoch);
         self.write_head()
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pillarbox::config::Config;
-use pillarbox::maintenance::timekeeper::finish;
+use pillarbox::maintenance::timekeeper::resolve;
 use pillarbox::service::{Inherited, Service};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::organisation::KeyRights;
@@ -184,8 +184,8 @@ impl Process {
 
     /// Has the kernel or an operator confirm that the clock is right, or neither: as the timekeeper
     /// and the command do.
-    async fn finish(&self, word: ConfirmedBy) {
-        finish(self.service.store(), &self.clock, word).await.unwrap();
+    async fn resolve(&self, word: ConfirmedBy) {
+        resolve(self.service.store(), &self.clock, word).await.unwrap();
     }
 }
 
@@ -215,23 +215,23 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
         End::Synchronised => {
             process.clock.set(NOON.plus(DAY * 40));
             process.clock.synchronise();
-            process.finish(ConfirmedBy::Kernel).await;
+            process.resolve(ConfirmedBy::Kernel).await;
             DAY * 40
         }
         End::SetRight => {
             process.clock.set(NOON.plus(HOUR * 10));
-            process.finish(ConfirmedBy::Nobody).await;
+            process.resolve(ConfirmedBy::Nobody).await;
             HOUR * 10
         }
         End::SetRightAndConfirmed => {
             process.clock.set(NOON.plus(DAY * 40));
-            process.finish(ConfirmedBy::Nobody).await;
+            process.resolve(ConfirmedBy::Nobody).await;
             assert!(process.clock.jump().is_some(), "{when}: it stays in doubt");
-            process.finish(ConfirmedBy::Operator).await;
+            process.resolve(ConfirmedBy::Operator).await;
             DAY * 40
         }
         End::Confirmed => {
-            process.finish(ConfirmedBy::Operator).await;
+            process.resolve(ConfirmedBy::Operator).await;
             let now = process.clock.now().unix_millis();
             Duration::from_millis(now.saturating_sub(NOON.unix_millis()))
         }
@@ -256,15 +256,15 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
     let (next, replayed) = place.send(&process, "new").await;
     assert!(!replayed && next > new, "{when}: its key is over, and ids go on");
     // As every hour.
-    process.finish(ConfirmedBy::Nobody).await;
+    process.resolve(ConfirmedBy::Nobody).await;
     let process = place.then(process, Meanwhile::Restarts).await;
     assert_eq!(process.clock.jump(), None, "{when}: a confirmation holds over restarts");
     process.clock.advance(DAY * 80);
     assert_eq!(place.record(&process, &new).await, 200, "{when}");
     place.purge(&process).await;
-    let finished = process.clock.window_time();
-    let oldest = process.service.store().oldest(finished.clone()).await.unwrap().unwrap();
-    assert!(!oldest.is_past(DAY * 90, finished.now()), "{when}: the purge takes what is over");
+    let settled = process.clock.window_time();
+    let oldest = process.service.store().oldest(settled.clone()).await.unwrap().unwrap();
+    assert!(!oldest.is_past(DAY * 90, settled.now()), "{when}: the purge takes what is over");
     process.clock.advance(DAY * 10);
     assert_eq!(place.record(&process, &new).await, 404, "{when}");
     process.stop().await;
@@ -335,7 +335,7 @@ async fn a_damaged_record_of_the_clock_leaves_the_newest_message_to_compare_with
     assert!(process.clock.jump().is_some());
     place.is_whole(&process, (&old, "old"), "a damaged record").await;
     assert_eq!(process.service.store().damaged().len(), 1);
-    process.finish(ConfirmedBy::Operator).await;
+    process.resolve(ConfirmedBy::Operator).await;
     assert_eq!(process.clock.jump(), None);
     assert_eq!(place.record(&process, &old).await, 404);
     process.stop().await;
@@ -357,7 +357,7 @@ async fn wrong_from_the_beginning(wrong: Timestamp, meanwhile: Meanwhile, word: 
     for message in all {
         place.is_whole(&process, message, &when).await;
     }
-    process.finish(word).await;
+    process.resolve(word).await;
     assert_eq!(process.clock.jump(), None, "{when}");
     for message in all {
         place.is_whole(&process, message, &when).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::maintenance::timekeeper::finish;
+use pillarbox::maintenance::timekeeper::resolve;
 use pillarbox_runtime::clock::ConfirmedBy;
 use pillarbox_simulator::Options;
 use serde_json::Value;
@@ -81,7 +81,7 @@ async fn a_clock_that_jumps_expires_nothing_until_the_jump_is_confirmed() {
     place.clock.advance(DAY * 2);
     assert_eq!(get(&place, &format!("/emails/{id}")).await.0, 200);
     assert_eq!(send(&place, "k").await, (id.clone(), true));
-    finish(place.service.store(), &place.clock, ConfirmedBy::Operator).await.unwrap();
+    resolve(place.service.store(), &place.clock, ConfirmedBy::Operator).await.unwrap();
     // Two days have passed, even though the clock was set.
     assert!(!send(&place, "k").await.1);
     assert_eq!(get(&place, &format!("/emails/{id}")).await.0, 200);

@@ -243,7 +243,7 @@ async fn a_cancellation_whose_caller_is_gone_leaves_no_message_behind() {
         }
         () = std::future::ready(()) => {}
     }
-    sim.finish().await;
+    sim.settle().await;
     assert_eq!(sim.queue.pending().in_flight, 0, "nobody holds them any more");
     sim.drain(HOUR).await;
     let took = sim.run_until(HOUR, SECOND, || sim.has_ended()).await;

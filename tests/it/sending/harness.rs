@@ -461,7 +461,7 @@ impl Sim {
         }
         let mut ids = accepting.join_all().await;
         ids.sort_unstable();
-        self.finish().await;
+        self.settle().await;
         ids
     }
 
@@ -483,11 +483,11 @@ impl Sim {
         mut done: impl FnMut() -> bool,
     ) -> Duration {
         let start = Instant::now();
-        self.finish().await;
+        self.settle().await;
         while !done() && start.elapsed() < limit {
             tokio::time::advance(step).await;
             self.clock.advance(step);
-            self.finish().await;
+            self.settle().await;
         }
         start.elapsed()
     }
@@ -501,7 +501,7 @@ impl Sim {
     }
 
     /// Waits until nothing more happens at this instant.
-    pub(crate) async fn finish(&self) {
+    pub(crate) async fn settle(&self) {
         let (mut quiet, mut writes) = (0, 0);
         let mut last = self.progress();
         // What a drain leaves is recorded without being taken out.
@@ -572,7 +572,7 @@ impl Sim {
     pub(crate) async fn drain(&self, time: Duration) {
         let until = Instant::now() + time;
         self.phase.send(Phase::Draining { until, rest: Rest::Lost }).unwrap();
-        self.finish().await;
+        self.settle().await;
     }
 
     /// True if the dispatcher has ended.

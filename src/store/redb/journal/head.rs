@@ -100,7 +100,7 @@ impl Head {
     }
 
     /// Returns true if this is the mark that stays.
-    pub(super) fn is_marked(&self, checkpoint: Checkpoint) -> bool {
+    pub(super) fn is_kept(&self, checkpoint: Checkpoint) -> bool {
         self.marks[self.kept] == Some(checkpoint)
     }
 
@@ -110,7 +110,7 @@ impl Head {
     }
 
     /// Protects the mark of a durable checkpoint from now on.
-    pub(super) fn mark(&mut self, checkpoint: Checkpoint) {
+    pub(super) fn keep(&mut self, checkpoint: Checkpoint) {
         if self.marks[1 - self.kept] == Some(checkpoint) {
             self.kept = 1 - self.kept;
         }
