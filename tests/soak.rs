@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::retry::Backoff;
 use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 use pillarbox_store::{FILE_NAME, JOURNAL_NAME};

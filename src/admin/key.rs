@@ -9,8 +9,8 @@ use crate::admin::{
 };
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::KeyId;
+use pillarbox_domain::message_terms::{MessageDefaults, Priority, parse_expires_in};
 use pillarbox_domain::organisation::{ApiKeyEntry, KeyRights, Scope};
-use pillarbox_domain::terms::{MessageDefaults, Priority, parse_expires_in};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_store::{Change, FIRST_WITH_RIGHTS, FIRST_WITH_TERMS, NewApiKey};
 

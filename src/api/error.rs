@@ -11,8 +11,8 @@ use http_body_util::Full;
 
 use crate::intake::{Refusal, RequestRefusal};
 use crate::queue::NoRoom;
+use pillarbox_domain::limits::RECORD_RETENTION_DAYS;
 use pillarbox_domain::organisation::Scope;
-use pillarbox_domain::policy::RECORD_RETENTION_DAYS;
 use pillarbox_domain::request::{FieldError, RequestError};
 use pillarbox_domain::usage::Exceeded;
 use pillarbox_http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};

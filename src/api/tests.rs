@@ -14,15 +14,17 @@ use crate::records::listing::Listing;
 use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use pillarbox_domain::id::{MessageId, OrganisationId};
-use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
-use pillarbox_domain::organisation::{Limits, OrganisationKind};
-use pillarbox_domain::policy::{
+use pillarbox_domain::limits::{
     IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_BATCH, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
     MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
     MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
-use pillarbox_domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
+use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
+use pillarbox_domain::message_terms::{
+    MAX_EXPIRES_IN, MIN_EXPIRES_IN, MessagePriority, Priority, Terms,
+};
+use pillarbox_domain::organisation::{Limits, OrganisationKind};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::{Entry, Step, StepKind};
 use pillarbox_domain::usage::Usage;

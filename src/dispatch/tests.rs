@@ -14,9 +14,9 @@ use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, R
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::{FailureCode, State, Status};
+use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::organisation::{DomainState, Organisation};
 use pillarbox_domain::request::{Draft, SendRequest};
-use pillarbox_domain::terms::Priority;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_ses::send::RequestOptions;
 use pillarbox_store::MessageFilter;

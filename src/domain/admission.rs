@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::mailbox::{DomainName, Mailbox};
+use crate::message_terms::{MessageDefaults, Terms};
 use crate::request::{Attachment, Body, IdempotencyKey, SendRequest};
 use crate::suppression::SuppressedAddress;
-use crate::terms::{MessageDefaults, Terms};
 
 /// Facts of an organisation that admission needs.
 pub trait Facts {

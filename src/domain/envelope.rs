@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::admission::Admitted;
 use crate::mailbox::{Address, DomainName, Mailbox};
+use crate::message_terms::{Priority, Terms, whole_millis};
 use crate::suppression::SuppressedAddress;
-use crate::terms::{Priority, Terms, whole_millis};
 
 /// Room for a message to one or a few recipients, in bytes.
 const USUAL_BYTES: usize = 128;

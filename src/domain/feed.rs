@@ -15,8 +15,8 @@ use crate::clock_corrections::WindowTime;
 use crate::event::{Event, EventType};
 use crate::id::{MessageId, OrganisationId};
 use crate::likely::likely;
+use crate::limits::RECORD_RETENTION;
 use crate::message::Message;
-use crate::policy::RECORD_RETENTION;
 use crate::time::Timestamp;
 use crate::worded;
 

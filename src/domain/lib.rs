@@ -9,7 +9,7 @@ mod worded;
 
 pub mod likely;
 
-pub mod policy;
+pub mod limits;
 
 pub mod time;
 
@@ -33,7 +33,7 @@ pub mod envelope;
 
 pub mod message;
 
-pub mod terms;
+pub mod message_terms;
 
 pub mod attempt;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::event::LastEvent;
 use crate::id::{MessageId, OrganisationId};
-use crate::policy::RECORD_RETENTION;
-use crate::terms::Terms;
+use crate::limits::RECORD_RETENTION;
+use crate::message_terms::Terms;
 use crate::time::Timestamp;
 use crate::worded;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::api_key::ApiKeyHash;
 use crate::id::{KeyId, OrganisationId};
-use crate::terms::MessageDefaults;
+use crate::message_terms::MessageDefaults;
 use crate::time::Timestamp;
 use crate::worded;
 

@@ -10,13 +10,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-use crate::mailbox::{DomainName, Mailbox};
-use crate::policy::{
+use crate::limits::{
     MAX_HEADER_CHARS, MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS,
     MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS,
     MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
-use crate::terms::{Priority, parse_expires_in};
+use crate::mailbox::{DomainName, Mailbox};
+use crate::message_terms::{Priority, parse_expires_in};
 
 use attachment::checked_attachments;
 

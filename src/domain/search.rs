@@ -209,7 +209,7 @@ mod tests {
             recipients: vec!["Ann <ann@example.org>".to_owned()],
             subject: "Your invoice 1815: paid".to_owned(),
             metadata: Some([("order".to_owned(), "18:15".to_owned())].into()),
-            terms: crate::terms::Terms::NONE,
+            terms: crate::message_terms::Terms::NONE,
             attempts: 1,
             state: State::Sent {
                 ses_message_id: "0100018f3a2b1c4d-11111111-2222-000000".to_owned(),

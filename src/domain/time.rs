@@ -116,7 +116,7 @@ impl fmt::Display for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::IDEMPOTENCY_WINDOW;
+    use crate::limits::IDEMPOTENCY_WINDOW;
 
     #[test]
     fn reads_and_shows_the_contracts_form() {

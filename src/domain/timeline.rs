@@ -180,7 +180,7 @@ mod tests {
     use crate::event::EventDetail;
     use crate::id::{MessageId, OrganisationId};
     use crate::message::Acceptance;
-    use crate::terms::Terms;
+    use crate::message_terms::Terms;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_unix_millis(seconds * 1000)

@@ -17,8 +17,8 @@ use crate::queue::sorted::{Keyed, Sorted};
 use crate::queue::{Budget, HeldMessage, Interruption, Pending, PendingMessage, Reservation};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
+use pillarbox_domain::message_terms::{Priority, whole_millis};
 use pillarbox_domain::organisation::OrganisationKind;
-use pillarbox_domain::terms::{Priority, whole_millis};
 
 /// Number of messages of a selection that are handled while the queue is locked; about as many as
 /// share a commit.

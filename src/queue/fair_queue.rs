@@ -12,8 +12,8 @@ use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{DomainHash, Forward, Lanes, Position};
 use crate::queue::{Backlog, Gate, Next};
 use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::organisation::OrganisationKind;
-use pillarbox_domain::terms::Priority;
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]

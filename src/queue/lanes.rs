@@ -13,7 +13,7 @@ use crate::queue::due::Due;
 use crate::queue::sorted::{Keyed, Sorted};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::mailbox::DomainName;
-use pillarbox_domain::terms::Priority;
+use pillarbox_domain::message_terms::Priority;
 
 /// Calls after which the places of the priorities begin again.
 const PLACES: u8 = 10;

@@ -13,8 +13,8 @@ use crate::queue::lanes::DomainHash;
 use pillarbox_domain::attempt::{RequestBody, RequestParts};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
+use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::organisation::OrganisationKind;
-use pillarbox_domain::terms::Priority;
 use pillarbox_runtime::text_buffer::TextBuffer;
 
 /// The longest request that is read into memory for its call.

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::queue::{Live, View};
 use pillarbox_domain::event::{Event, EventDetail, LastEvent};
 use pillarbox_domain::feed::{FeedChange, FeedEntry};
+use pillarbox_domain::limits::TRANSACTIONAL;
 use pillarbox_domain::message::{Failure, Message, State};
 use pillarbox_domain::organisation::OrganisationKind;
-use pillarbox_domain::policy::TRANSACTIONAL;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::{Entry, Step};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use pillarbox_domain::policy::{
+use pillarbox_domain::limits::{
     MAX_ATTACHMENTS, MAX_BATCH, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA,
     MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS, MAX_SUBJECT_CHARS,
 };

@@ -15,9 +15,9 @@ use crate::api::wire::{
 use crate::records::views::resend::EmailView;
 use crate::smtp::address_field;
 use pillarbox_domain::id::MessageId;
+use pillarbox_domain::limits::MAX_BATCH;
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::message::Message;
-use pillarbox_domain::policy::MAX_BATCH;
 use pillarbox_domain::request::{
     AttachmentDraft, BodyText, Draft, FieldError, HeaderPolicy, RequestError, SendRequest,
 };

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use crate::smtp::address_field::{FieldMailbox, mailboxes};
 use pillarbox_domain::encoded_words::decode;
+use pillarbox_domain::limits::MAX_SUBJECT_CHARS;
 use pillarbox_domain::mailbox::{Address, DomainName, MAILBOX_MAX_CHARS};
-use pillarbox_domain::policy::MAX_SUBJECT_CHARS;
 use pillarbox_domain::request::RawMessage;
 
 /// Subject in the record of a message without one.

@@ -16,10 +16,10 @@ use crate::{
 use pillarbox_domain::admission::{Admitted, admit};
 use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType};
 use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
 use pillarbox_domain::organisation::DomainState;
-use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;

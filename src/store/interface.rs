@@ -18,10 +18,10 @@ use pillarbox_domain::feed::{FeedEntry, FeedPosition, FeedTypes};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::mailbox::{DomainName, Mailbox};
 use pillarbox_domain::message::Message;
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::organisation::{KeyRights, SenderStatus};
 use pillarbox_domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression};
-use pillarbox_domain::terms::MessageDefaults;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
     Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookUrl,

@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::MessageId;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::Message;
-use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::shared_limits::{Slot, Slots, TooMany};
 

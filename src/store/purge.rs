@@ -9,7 +9,7 @@ use crate::{Purged, Store, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::MessageId;
-use pillarbox_domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::time::Timestamp;
 
 /// Rows that one step of the purge removes, in runs of stored instants.

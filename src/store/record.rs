@@ -16,9 +16,9 @@ use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Message, State};
+use pillarbox_domain::message_terms::{MessagePriority, Priority, Terms, whole_millis};
 use pillarbox_domain::request::{IdempotencyKey, KeyOrigin};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use pillarbox_domain::terms::{MessagePriority, Priority, Terms, whole_millis};
 use pillarbox_domain::time::Timestamp;
 
 #[cfg(any(test, fuzzing))]

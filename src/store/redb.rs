@@ -75,6 +75,7 @@ mod feed;
 mod idempotency;
 mod journal;
 mod messages;
+mod migration;
 mod open;
 mod overlay;
 mod owner;

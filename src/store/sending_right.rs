@@ -12,8 +12,8 @@ use crate::Store;
 use crate::directory::OrganisationIndex;
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::organisation::{ApiKeyEntry, KeyRights};
-use pillarbox_domain::terms::MessageDefaults;
 use pillarbox_domain::time::Timestamp;
 
 /// Right of a request to have its messages accepted.

@@ -24,7 +24,7 @@ use crate::{
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::OrganisationId;
-use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
     EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor,

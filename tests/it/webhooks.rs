@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pillarbox_domain::feed::{FeedEventType, FeedTypes};
 use pillarbox_domain::id::OrganisationId;
-use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::webhook::{
     EarlierSecrets, PausedBy, RETRY_DELAYS, SigningSecret, Webhook, WebhookFormat, WebhookState,
     WebhookUrl,

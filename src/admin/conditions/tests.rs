@@ -9,8 +9,8 @@ use crate::dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls}
 use crate::webhooks::EndpointStatus;
 use pillarbox_domain::feed::FeedTypes;
 use pillarbox_domain::id::OrganisationId;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::organisation::{OrganisationKind, Pause, PausedRequests};
-use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
     PausedBy, SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookState, WebhookUrl,

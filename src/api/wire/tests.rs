@@ -2,8 +2,8 @@ use super::*;
 use pillarbox_domain::event::{BounceType, EventDetail, LastEvent};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, State};
+use pillarbox_domain::message_terms::Terms;
 use pillarbox_domain::request::{RequestError, SendRequest};
-use pillarbox_domain::terms::Terms;
 
 fn draft_error(text: &str) -> (String, String) {
     let document = SendDocument::parse(text.as_bytes()).expect(text);

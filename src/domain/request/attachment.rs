@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
-use crate::policy::{
+use crate::limits::{
     MAX_ATTACHMENTS, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS, MAX_FILENAME_CHARS,
 };
 use crate::request::{BodyText, FieldError, required};

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::body_store::moments::suspension;
-use pillarbox_domain::terms::Priority::{High, Normal};
-use pillarbox_domain::terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
+use pillarbox_domain::message_terms::Priority::{High, Normal};
+use pillarbox_domain::message_terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
 
 impl Fixture {
     fn add_as(&self, organisation: OrganisationId, priority: Priority) -> MessageId {

@@ -10,10 +10,10 @@ use crate::conformance::{
 use crate::{Applied, DeadLetter, Reference, Report, Store};
 use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
 use pillarbox_domain::organisation::DomainState;
-use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;
 

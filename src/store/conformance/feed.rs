@@ -10,8 +10,8 @@ use pillarbox_domain::clock_corrections::{Correction, WindowTime};
 use pillarbox_domain::event::{Event, EventDetail};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
 use pillarbox_domain::id::MessageId;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
-use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
     AttemptFailure, Redelivery, SigningSecret, WebhookFormat, WebhookUrl,

@@ -7,8 +7,8 @@ use crate::{Accepted, NewMessage, Reference, Report};
 use pillarbox_domain::admission::admit;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
+use pillarbox_domain::message_terms::{MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
 use pillarbox_domain::request::{Draft, SendRequest};
-use pillarbox_domain::terms::{MIN_EXPIRES_IN, MessagePriority, Priority, Terms};
 
 async fn accept(fixture: &Fixture, priority: Option<&str>, expires_in: Option<&str>) -> MessageId {
     let draft = Draft {

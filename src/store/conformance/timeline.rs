@@ -8,8 +8,8 @@ use crate::record::timeline::encode_step;
 use crate::rows::{Key, KeyRange, Lock, Table};
 use crate::{Reference, Report, Store};
 use pillarbox_domain::id::{MessageId, MessageIds};
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
-use pillarbox_domain::policy::RECORD_RETENTION;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
 

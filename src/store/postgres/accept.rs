@@ -23,7 +23,7 @@ use crate::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
 use crate::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
 use crate::{AcceptError, Accepted, BatchMode, Health, NewMessage, StoreError};
 use pillarbox_domain::id::{MessageId, OrganisationId};
-use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::Exceeded;
 

@@ -16,7 +16,7 @@ use crate::postgres::{PostgresStore, Shared, message_id, millis, number};
 use crate::{BatchMode, Health, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
-use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::request::{IdempotencyKey, KeyOrigin};
 
 /// Largest number of questions that wait. Beyond it, callers wait to hand over theirs.

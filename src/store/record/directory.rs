@@ -9,11 +9,11 @@ use crate::error::RowError;
 use crate::record::{PriorityV3, decode, decode_as, encode, encode_as, version};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
+use pillarbox_domain::message_terms::{MessageDefaults, whole_millis};
 use pillarbox_domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, KeyRights, Limits, Organisation,
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
-use pillarbox_domain::terms::{MessageDefaults, whole_millis};
 use pillarbox_domain::time::Timestamp;
 
 stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });

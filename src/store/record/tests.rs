@@ -17,7 +17,7 @@ use pillarbox_domain::organisation::{
     OrganisationKind, Pause, PausedRequests, Scope, SenderDomain,
 };
 
-use pillarbox_domain::terms::MessageDefaults;
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::timeline::{Step, StepKind};
 
 #[path = "../../../tests/fuzz/mutate.rs"]

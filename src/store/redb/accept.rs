@@ -17,7 +17,7 @@ use crate::{AcceptError, Accepted, BatchMode, NewMessage};
 use crate::{Health, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
-use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::Exceeded;

@@ -19,7 +19,7 @@ use crate::redb::tables::{CLOCK, IDEMPOTENCY, TIME_KEY};
 use crate::tag::{spread, tag_of};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
-use pillarbox_domain::policy::IDEMPOTENCY_WINDOW;
+use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
 
 const SHARD_MILLIS: u64 = 3_600_000;

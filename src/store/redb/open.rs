@@ -1,31 +1,24 @@
-//! Opening the files: the data file and its journal, their creation, version and migration.
+//! Opening the files: the data file and its journal, their creation and version.
 
 use std::io;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
+use redb::{Database, DatabaseError, ReadableDatabase, TableError};
 
 use crate::StoreOwner;
 use crate::damage::Damage;
-use crate::record::decode_message;
 use crate::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
 use crate::redb::data_directory::{create_directory, sync_above};
 use crate::redb::data_file::{DataFile, FileId};
-use crate::redb::error::{InRow, OpenError, ReadError};
+use crate::redb::error::{OpenError, ReadError};
 use crate::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::redb::overlay::Overlay;
 use crate::redb::tables::{
-    self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write,
-    write_tables,
+    self, FORMAT_KEY, FORMAT_VERSION, META, begin_write, write, write_tables,
 };
 use crate::redb::temp_files::{self, Existing};
-use crate::redb::{JOURNAL_NAME, owner};
-use pillarbox_domain::id::MessageId;
-
-/// Number of messages that one transaction of a migration takes over.
-const MIGRATION_STEP: usize = 50_000;
+use crate::redb::{JOURNAL_NAME, migration, owner};
 
 /// A new epoch, which only this process has.
 pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
@@ -48,7 +41,7 @@ pub(super) fn open_to_write(
         return Err(OpenError::Replaced);
     }
     if require_format(&database)? == 1 {
-        migrate_from_1(&database, damage)?;
+        migration::from_1(&database, damage)?;
     }
     let journal = start_journal(opener, &database, epoch)?;
     owner::require(&database, owner)?;
@@ -63,7 +56,7 @@ pub(super) fn open_to_read(
 ) -> Result<Database, OpenError> {
     let database = (opener.open_for_reading)()?;
     if require_format(&database)? == 1 {
-        migrate_from_1(&database, damage)?;
+        migration::from_1(&database, damage)?;
     }
     if let Some(kept) = kept_checkpoint(&database.begin_read()?)? {
         let file = found_journal((opener.journal_for_reading)())?.ok_or_else(missing_journal)?;
@@ -267,47 +260,6 @@ pub enum FileOrigin {
     Existing,
     /// It did not exist, so it was created, empty.
     Created,
-}
-
-/// Brings a file of version 1, which had no list of each organisation's messages, to this layout.
-/// Each step can be repeated: the version is written last, so a process that ends in between
-/// begins again.
-fn migrate_from_1(database: &Database, damage: &Damage) -> Result<(), ReadError> {
-    let mut after = Bound::Unbounded;
-    loop {
-        let last = write_tables(database, |mut tables| {
-            list_organisations_messages(&mut tables, after, damage)
-        })?;
-        match last {
-            Some(last) => after = Bound::Excluded(last),
-            None => return Ok(()),
-        }
-    }
-}
-
-/// Takes over some messages after `after`; returns the last of them, or `None` once all are taken
-/// over.
-fn list_organisations_messages(
-    tables: &mut Tables<'_>,
-    after: Bound<IdKey>,
-    damage: &Damage,
-) -> Result<Option<IdKey>, ReadError> {
-    let (mut found, mut last) = (Vec::new(), None);
-    for row in tables.messages.open()?.range((after, Bound::Unbounded))?.take(MIGRATION_STEP) {
-        let (id, row) = row?;
-        last = Some(id.value());
-        let id = MessageId::from_bytes(id.value());
-        found.extend(damage.left_out(decode_message(id, row.value()).in_row(MESSAGES, id)));
-    }
-    for message in &found {
-        let id = message.id;
-        tables.by_organisation.open()?.insert((message.organisation.0, *id.as_bytes()), ())?;
-        tables.note_lead(id, message.created_at)?;
-    }
-    if last.is_none() {
-        tables.meta.open()?.insert(FORMAT_KEY, 2)?;
-    }
-    Ok(last)
 }
 
 #[cfg(test)]

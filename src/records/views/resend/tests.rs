@@ -5,7 +5,7 @@ use pillarbox_domain::event::LastEvent;
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Failure};
-use pillarbox_domain::terms::Terms;
+use pillarbox_domain::message_terms::Terms;
 use pillarbox_domain::time::Timestamp;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

@@ -9,8 +9,8 @@ use crate::conformance::{Fixture, MILLISECOND, START, event};
 use crate::redb::tests::in_directory;
 use crate::{Reference, Report, Store, StoreError, StoreOwner};
 use pillarbox_domain::event::EventDetail;
+use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{FailureCode, Transition};
-use pillarbox_domain::policy::RECORD_RETENTION;
 
 #[tokio::test]
 async fn a_damaged_row_fails_its_own_operation_and_no_other() {

@@ -16,7 +16,7 @@ use pillarbox_domain::event::EventType;
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::{MessageIds, OrganisationId};
-use pillarbox_domain::policy::RECORD_RETENTION;
+use pillarbox_domain::limits::RECORD_RETENTION;
 
 const SECOND: Duration = Duration::from_secs(1);
 
