@@ -89,7 +89,7 @@ pub(super) struct Endpoint {
     /// Of the attempts under way, the further ones.
     further: usize,
     /// Outcomes of further attempts that are not stored yet.
-    settled: Acknowledgement,
+    acknowledged: Acknowledgement,
     /// The commit under way, if there is one.
     committing: JoinSet<Acknowledged>,
     commit: Option<Commit>,
@@ -158,7 +158,7 @@ impl Endpoint {
             next_due: NextDue::Unknown,
             attempts: JoinSet::new(),
             further: 0,
-            settled: Acknowledgement::default(),
+            acknowledged: Acknowledgement::default(),
             committing: JoinSet::new(),
             commit: None,
             committed_at: now,
@@ -195,7 +195,7 @@ impl Endpoint {
                     Some(finished) = self.attempts.join_next() => {
                         self.finished(finished.expect(ATTEMPTS));
                     }
-                    Some(settled) = self.committing.join_next() => match settled.expect(COMMITS) {
+                    Some(stored) = self.committing.join_next() => match stored.expect(COMMITS) {
                         Acknowledged::Done => {
                             self.committed();
                             if self.is_resumed() == Reloads::Yes {
@@ -258,7 +258,7 @@ impl Endpoint {
         self.taken.clear();
         self.next_due = NextDue::Unknown;
         self.further = 0;
-        self.settled = Acknowledgement::default();
+        self.acknowledged = Acknowledgement::default();
         self.commit = None;
         self.gone = Gone::No;
         Goes::On
@@ -282,8 +282,7 @@ impl Endpoint {
         }
         // A store that cannot be read now says so to the next commit.
         let cursor = self.store().webhook_cursor(self.id()).await;
-        let is_moved =
-            cursor.is_ok_and(|cursor| cursor.is_none_or(|it| it.generation != self.generation));
+        let is_moved = cursor.is_ok_and(|it| it.is_none_or(|it| it.generation != self.generation));
         if is_moved { Reloads::Yes } else { Reloads::No }
     }
 
@@ -358,7 +357,7 @@ impl Endpoint {
         let kind = self.webhooks.store.shown_kind(organisation);
         let now = self.webhooks.clock.window_time();
         let webhooks = Arc::clone(&self.webhooks);
-        let _turn = webhooks.memory.read_slot(organisation).await;
+        let _slot = webhooks.memory.read_slot(organisation).await;
         let bytes = READ_AHEAD_BYTES - self.ready_bytes().min(READ_AHEAD_BYTES - 1);
         let store = self.store();
         let page = store.feed_within(organisation, self.read_to, types, wanted, bytes, now).await?;
@@ -399,7 +398,7 @@ impl Endpoint {
         let limit = DUE_AHEAD + self.taken.len();
         let page = self.store().waiting_deliveries(self.id(), limit).await?;
         let void = page.void.into_iter().filter(|key| self.taken.insert(*key));
-        self.settled.tried.extend(void);
+        self.acknowledged.tried.extend(void);
         self.next_due = if page.rows < limit { NextDue::Never } else { NextDue::Unknown };
         for waiting in page.deliveries {
             if waiting.due > now {
@@ -478,13 +477,13 @@ impl Endpoint {
             (self.webhooks.store.shown_kind(organisation), self.webhooks.clock.window_time());
         self.attempts.spawn(async move {
             let memory = &call.webhooks.memory;
-            let generation = memory.read_slot(organisation).await;
+            let slot = memory.read_slot(organisation).await;
             let told = match store.feed_entry(organisation, position, now).await {
                 Ok(Some(entry)) => WebhookEvent::of(kind, &entry, &call.webhook, memory, beside),
                 Ok(None) => return Finished::Expired(waiting),
                 Err(_) => return Finished::Unread(waiting),
             };
-            drop(generation);
+            drop(slot);
             match told {
                 Ok(told) => attempt(call, Job::Further(waiting), Box::new(told), room).await,
                 Err(bytes) => Finished::NoRoom(waiting, bytes),
@@ -507,7 +506,7 @@ impl Endpoint {
             Finished::Attempted { job, told, attempt } => self.judge(job, *told, &attempt),
             Finished::Expired(waiting) => {
                 self.further -= 1;
-                self.settled.tried.push(waiting.key());
+                self.acknowledged.tried.push(waiting.key());
                 self.webhooks.note(id, |status| status.expired += 1);
             }
             Finished::Unread(waiting) => {
@@ -597,7 +596,7 @@ impl Endpoint {
         match job {
             Job::First(position) => {
                 let index = self.slots.binary_search_by_key(&position, |slot| slot.position);
-                let slot = &mut self.slots[index.expect("a slot stays until it is settled")];
+                let slot = &mut self.slots[index.expect("a slot stays until it is acknowledged")];
                 slot.state = SlotState::Acknowledged(match next {
                     Next::Again(waiting) => Some(waiting),
                     Next::Nothing => None,
@@ -605,16 +604,16 @@ impl Endpoint {
                 });
             }
             Job::Further(waiting) => {
-                self.settled.tried.push(waiting.key());
+                self.acknowledged.tried.push(waiting.key());
                 match next {
                     Next::Nothing => {}
-                    Next::Again(waiting) => self.settled.waiting.push(waiting),
+                    Next::Again(waiting) => self.acknowledged.waiting.push(waiting),
                     Next::Failed(delivery) => {
                         warn!(
                             webhook = %self.id(), attempts = delivery.attempts,
                             "a delivery has failed for good; see: pillarbox webhook deliveries"
                         );
-                        self.settled.failed.push(delivery);
+                        self.acknowledged.failed.push(delivery);
                     }
                 }
             }
@@ -649,13 +648,13 @@ impl Endpoint {
             added: acknowledgement.waiting.len() as u64,
             first_due: acknowledgement.waiting.iter().map(|waiting| waiting.due).min(),
         });
-        self.committing.spawn(write(store, id, generation, acknowledgement));
+        self.committing.spawn(save(store, id, generation, acknowledgement));
     }
 
     /// Rows and cursor that have to be stored, if there are any.
     fn acknowledgement(&mut self) -> Option<Acknowledgement> {
-        let mut acknowledgement = std::mem::take(&mut self.settled);
-        acknowledgement.cursor = self.settled_to();
+        let mut acknowledgement = std::mem::take(&mut self.acknowledged);
+        acknowledgement.cursor = self.acknowledged_to();
         while let Some(slot) = self.slots.front_mut() {
             let SlotState::Acknowledged(waiting) = &mut slot.state else { break };
             acknowledgement.waiting.extend(waiting.take());
@@ -671,25 +670,25 @@ impl Endpoint {
     }
 
     /// Position to which the cursor has to be moved, if it has to.
-    fn settled_to(&self) -> Option<FeedPosition> {
-        let is_settled = |slot: &&Slot| matches!(slot.state, SlotState::Acknowledged(_));
-        let settled = self.slots.iter().take_while(is_settled).map(|slot| slot.position);
-        let (count, last) = settled.fold((0, None), |(count, _), place| (count + 1, Some(place)));
+    fn acknowledged_to(&self) -> Option<FeedPosition> {
+        let is_done = |slot: &&Slot| matches!(slot.state, SlotState::Acknowledged(_));
+        let done = self.slots.iter().take_while(is_done).map(|slot| slot.position);
+        let (count, last) = done.fold((0, None), |(count, _), place| (count + 1, Some(place)));
         let position = if count == self.slots.len() { Some(self.read_to) } else { last };
         position.filter(|position| *position > self.cursor)
     }
 
     /// Time from which the next commit may begin; `None` if there is nothing to store.
     fn commit_at(&self) -> Option<Instant> {
-        let is_front_settled =
+        let is_front_acknowledged =
             self.slots.front().is_some_and(|slot| matches!(slot.state, SlotState::Acknowledged(_)));
-        let has_outcomes = is_front_settled
-            || self.settled != Acknowledgement::default()
+        let has_outcomes = is_front_acknowledged
+            || self.acknowledged != Acknowledgement::default()
             || matches!(self.gone, Gone::Since(_));
         if has_outcomes {
             Some(self.committed_at + COMMIT_PAUSE)
         } else {
-            self.settled_to().map(|_| self.committed_at + IDLE_COMMIT_PAUSE)
+            self.acknowledged_to().map(|_| self.committed_at + IDLE_COMMIT_PAUSE)
         }
     }
 
@@ -763,7 +762,7 @@ impl Endpoint {
         let written = async {
             while self.committing.join_next().await.is_some() {}
             if let Some(acknowledgement) = self.acknowledgement() {
-                write(self.store().clone(), self.id(), self.generation, acknowledgement).await;
+                save(self.store().clone(), self.id(), self.generation, acknowledgement).await;
             }
         };
         if timeout(2 * LAST_COMMIT, written).await.is_err() {
@@ -788,15 +787,10 @@ async fn attempt(call: Call, job: Job, told: Box<WebhookEvent>, _room: Room) -> 
 }
 
 /// Stores the outcomes, and tries until the store takes them.
-async fn write(
-    store: Store,
-    id: WebhookId,
-    generation: u32,
-    acknowledgement: Acknowledgement,
-) -> Acknowledged {
+async fn save(store: Store, id: WebhookId, generation: u32, done: Acknowledgement) -> Acknowledged {
     loop {
-        match store.acknowledge_deliveries(id, generation, acknowledgement.clone()).await {
-            Ok(settled) => return settled,
+        match store.acknowledge_deliveries(id, generation, done.clone()).await {
+            Ok(acknowledged) => return acknowledged,
             Err(error) => {
                 warn!(webhook = %id, %error, "deliveries could not be written down yet");
                 sleep(STORE_PAUSE).await;

@@ -32,7 +32,10 @@ pub(crate) fn run(corpus: &str, words: &[&str], check: fn(&[u8])) {
 }
 
 pub(crate) fn files(corpus: &str) -> Vec<Vec<u8>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(corpus);
+    // Tests of a crate have its own folder, which lies below that of the workspace.
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut corpora = above.map(|above| above.join("tests/fuzz/corpus").join(corpus));
+    let root = corpora.find(|root| root.is_dir()).expect("the workspace has the corpus");
     let mut paths: Vec<_> =
         std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
     // In the same order everywhere, so that a seed means the same.

@@ -424,7 +424,7 @@ async fn doctor_posts_a_test_and_prints_the_answer() {
     let server = site.start();
     let with_service = about().await;
     assert_eq!(with_service["verdict"], "ok");
-    assert!(with_service["message"].as_str().unwrap().ends_with("took a test (status 202)"));
+    assert!(with_service["message"].as_str().unwrap().ends_with("accepted a test (status 202)"));
     receiver.set(Reply::Status(500));
     let refused = about().await;
     assert_eq!(refused["verdict"], "notOk");

@@ -456,7 +456,7 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     assert!(doctor.contains(&format!("Those of an earlier process {said}")), "{doctor}");
     assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(1.0));
     let dropped = String::from_utf8(site.done(&["bodies", "drop"]).stdout).unwrap();
-    assert!(dropped.contains("are given up"), "{dropped}");
+    assert!(dropped.contains("are discarded"), "{dropped}");
     manager.wait_for("FDSTOREREMOVE=1", 1);
     wait_until_kept(&site).await;
     assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(0.0));

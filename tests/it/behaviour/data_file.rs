@@ -138,7 +138,7 @@ async fn another_file_in_its_place_is_neither_used_nor_touched() {
     fs::rename(&other, &file).unwrap();
     let before = (fs::metadata(&file).unwrap().ino(), fs::read(&file).unwrap());
     refuses(&server).await;
-    is_told_everywhere(&site, &server, "is another").await;
+    is_told_everywhere(&site, &server, "is not the one").await;
     assert_eq!(server.record(&sent).await["status"], "sent");
     let log = server.terminate().await;
     let after = (fs::metadata(&file).unwrap().ino(), fs::read(&file).unwrap());
