@@ -326,7 +326,7 @@ impl Shared {
                  moved, else run: pillarbox backup FILE, and restart"
             ),
             Some(FileLoss::Replaced) => tracing::error!(
-                %path, "the data file is another than the one that is open: new messages are \
+                %path, "the data file is not the one that is open: new messages are \
                  refused; put the right one back, or run: pillarbox backup FILE, and restart"
             ),
             Some(FileLoss::WrittenOver) => tracing::error!(
