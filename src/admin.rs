@@ -37,7 +37,7 @@ pub mod client;
 pub mod conditions;
 pub mod dead_letter;
 pub mod domain;
-pub mod explanations;
+pub mod failure_explanations;
 pub mod identity;
 pub mod key;
 pub mod live;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::explanations::{self, Explanation};
+use crate::admin::failure_explanations::{self, Explanation};
 use crate::admin::moment::moment;
 use crate::admin::suppression::Suppression;
 use crate::admin::webhook::MessageDelivery;
@@ -446,9 +446,9 @@ fn normal(recipient: &str) -> String {
 /// Returns what there is to say of an entry of a timeline beside its kind.
 fn explained(entry: &Entry) -> Option<Explained> {
     let explanation = match entry {
-        Entry::Event(event) => Some(explanations::of_event(event)),
+        Entry::Event(event) => Some(failure_explanations::of_event(event)),
         Entry::Step(step) | Entry::EndAtUnknownTime(step) => {
-            step.failure.as_ref().map(|failure| explanations::of_failure(failure.code))
+            step.failure.as_ref().map(|failure| failure_explanations::of_failure(failure.code))
         }
         Entry::Accepted(_) | Entry::Sent { .. } | Entry::Omitted(_) => None,
     };

@@ -65,7 +65,7 @@ impl Cause {
             ),
             Self::AccountPaused => (
                 "the account may not send",
-                "Look at the account's status in the SES console and answer AWS there; sending \
+                "Check the account's status in the SES console and answer AWS there; sending \
                  then continues automatically",
             ),
             Self::SetupFault => (

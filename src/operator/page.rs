@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::admin::suppression::SuppressionCursor;
 use crate::admin::{
     Admin, Call, DeadLetterList, DeadLetterShow, KeyList, MessageList, MessageShow, Refusal,
-    SuppressionList, WebhookList, WebhookShow, conditions, explanations,
+    SuppressionList, WebhookList, WebhookShow, conditions, failure_explanations,
 };
 use crate::operator::history::{self, Range};
 use crate::operator::key::reached;
@@ -334,7 +334,7 @@ fn help() -> Value {
             "advice": one.advice,
         })
     });
-    let messages = explanations::all()
+    let messages = failure_explanations::all()
         .map(|one| json!({ "topic": one.topic, "cause": one.cause, "advice": one.advice }));
     json!({
         "conditions": conditions.collect::<Vec<_>>(),

@@ -293,7 +293,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
         "The provider answered calls with unspecific errors that do not blame the message",
-        "Look at the messages: pillarbox message list --status queued. Check ses.endpoint",
+        "Check the messages: pillarbox message list --status queued. Check ses.endpoint",
         |s, found| if !s.sending.unexpected_answers.is_empty() {
             let names = s.sending.unexpected_answers.join(", ");
             found.says(format!(

@@ -587,7 +587,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
                 known: |metrics| renewal(metrics) < unix_seconds(),
             },
             Told {
-                text: "The new certificate is not in use",
+                text: "The new certificate cannot be used",
                 known: |metrics| is(metrics, "pillarbox_certificate_refused", 1),
             },
         ],

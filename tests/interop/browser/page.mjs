@@ -95,7 +95,7 @@ await page.getByText("the account may not send").waitFor();
 const took = Date.now() - known;
 console.log(`a fault showed after ${took} ms`);
 assert.ok(took < 2_000, `a fault showed after ${took} ms`);
-await page.getByText("See the account's status in the SES console").waitFor();
+await page.getByText("Check the account's status in the SES console").waitFor();
 if (PICTURES) await page.screenshot({ path: `${PICTURES}/fault.png` });
 // What a list shows of a call goes on after it, although the call changes no count of messages.
 let isCalled = true;

@@ -107,7 +107,7 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::SendingPaused => (
             "SES accepts no mail from this account or domain, or the set-up is wrong",
-            "Look at the conditions on the overview, and run: pillarbox doctor. The service tries \
+            "Check the conditions on the overview, and run: pillarbox doctor. The service tries \
              again automatically",
         ),
         FailureCode::RetriesExhausted => (
