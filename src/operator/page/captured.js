@@ -98,7 +98,7 @@ function offer(mail) {
   const links = html === null ? [] : linksOf(html);
   if (links.length > 0) views.push(["Links", () => listed(links)]);
   if (html !== null) views.push(["HTML source", () => plain(html, "The source of the message's HTML")]);
-  views.push(["Raw source", () => plain(rawSource(mail), "What the provider was given")]);
+  views.push(["Raw source", () => plain(rawSource(mail), "What pillarbox gave to the provider")]);
   const buttons = views.map(([name, made]) => {
     const button = element("button", name, { type: "button" });
     button.addEventListener("click", () => {

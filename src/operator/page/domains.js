@@ -23,7 +23,7 @@ const listing = new Listing("domains", {
   rows: "domain-rows",
   ask: (after) => read(`/page/domains?${new URLSearchParams(Object.entries({ organisation, after }).filter(([, value]) => value))}`),
   row,
-  empty: "There is no sender domain: pillarbox domain add --org NAME DOMAIN",
+  empty: "There is no sender domain. Add one: pillarbox domain add --org NAME DOMAIN",
 });
 
 export function show({ id, filter }) {

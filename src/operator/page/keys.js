@@ -11,7 +11,7 @@ const listing = new Listing("keys", {
   rows: "key-rows",
   ask: () => read(`/page/keys?${new URLSearchParams(organisation ? { organisation } : {})}`),
   row,
-  empty: "There is no API key: pillarbox key add --org NAME",
+  empty: "There is no API key. Create one: pillarbox key add --org NAME",
   told: (items) => `${several(items.length, "key")}.`,
 });
 

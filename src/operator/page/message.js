@@ -86,7 +86,7 @@ function suppression({ address: suppressed, organisation, reason, since }) {
 const STEPS = {
   accepted: "pillarbox accepted it",
   sent: "the provider accepted it",
-  restarted: "the service was restarted while it waited",
+  restarted: "the service restarted while the message waited",
 };
 
 function entries(message) {
@@ -98,7 +98,7 @@ function entries(message) {
       const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);
       return entry(at, outcome, OUTCOMES[outcome] ?? "plain", event.recipients.join(", "), detail, more);
     }
-    if (count) return entry(null, what, "plain", `attempts that are not kept: ${count}`, [], more);
+    if (count) return entry(null, what, "plain", `attempts that pillarbox did not keep: ${count}`, [], more);
     const word = what === "attempt_failed" ? `attempt ${attempt} failed` : what;
     const tone = what === "attempt_failed" ? "warn" : OUTCOMES[what] ?? "plain";
     const said = what === "sent" && attempt > 1 ? `the provider accepted it at attempt ${attempt}` : STEPS[what];

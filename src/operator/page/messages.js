@@ -256,7 +256,7 @@ function markOutdated(page, now) {
   for (const row of table.querySelectorAll("[data-id]")) {
     const isOutdated = oldest !== undefined && row.dataset.id >= oldest && !now.has(row.dataset.id);
     row.classList.toggle("outdated", isOutdated);
-    if (isOutdated) row.title = "It has changed since and no longer matches the filter";
+    if (isOutdated) row.title = "This message has changed and no longer matches the filter";
     else row.removeAttribute("title");
   }
 }

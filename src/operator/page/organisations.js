@@ -33,7 +33,7 @@ const listing = new Listing("organisations", {
   ask: (after) => read(`/page/organisations${after === null ? "" : `?after=${after}`}`),
   row,
   beside: () => [[...shares], counter.at],
-  empty: "There is no organisation yet: pillarbox org add NAME",
+  empty: "There is no organisation yet. Add one: pillarbox org add NAME",
 });
 
 export function show(place) {

@@ -111,5 +111,5 @@ export async function read(path) {
 
 // Says in a note why something could not be read. A lost key shows by itself.
 export function report(error, note) {
-  if (!(error instanceof Locked)) note.textContent = `This could not be read: ${error.message}`;
+  if (!(error instanceof Locked)) note.textContent = `The page could not read this: ${error.message}`;
 }
