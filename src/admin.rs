@@ -211,7 +211,7 @@ calls! {
         #[arg(long, value_name = "N|none", group = "limits")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         per_month: Option<String>,
-        /// Remove every limit that is not given.
+        /// Remove each limit that this command does not set.
         #[arg(long, group = "limits")]
         #[serde(default, skip_serializing_if = "is_false")]
         none: bool,
@@ -270,11 +270,11 @@ calls! {
         #[arg(long = "domain", value_name = "DOMAIN")]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         domains: Vec<String>,
-        /// Priority of messages that do not set one; normal if not given.
+        /// Priority of messages without a priority of their own; normal if not given.
         #[arg(long, value_name = "PRIORITY", value_parser = PossibleValuesParser::new(Priority::ALL.map(Priority::as_str)))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<String>,
-        /// Time after which messages expire that do not set one: 1m to 7d; never if not given.
+        /// Time after which messages without an expiry of their own expire: 1m to 7d; never if not given.
         #[arg(long, value_name = "DURATION")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_expires_in: Option<String>,
@@ -314,7 +314,7 @@ calls! {
         #[arg(long = "assume-verified", action = ArgAction::SetTrue, conflicts_with = "mail_from")]
         #[arg(value_parser = flag(Verification::BySes, Verification::Assumed))]
         verification: Verification,
-        /// Sub-domain to which bounces come back, instead of SES's own domain, so that SPF passes
+        /// Sub-domain that receives bounces, instead of SES's own domain, so that SPF passes
         /// for your domain.
         #[arg(long, value_name = "SUBDOMAIN")]
         mail_from: Option<String>,
@@ -474,7 +474,7 @@ calls! {
         id: String,
     } -> DeadLetterShown: File => dead_letter::show;
 
-    /// Delete dead letters. The others are deleted after 90 days.
+    /// Delete dead letters. pillarbox deletes the remaining ones after 90 days.
     "dead-letter-clear" DeadLetterClear {
         #[command(flatten)]
         letters: Letters,
@@ -485,7 +485,7 @@ calls! {
         /// Organisation of the events.
         #[arg(long = "org", value_name = "NAME")]
         organisation: String,
-        /// URL that is called, https or http.
+        /// URL to which pillarbox posts events, https or http.
         url: String,
         /// Types of events, such as email.bounce,email.complaint; all types if not given. With --format
         /// resend also by Resend's names, such as email.bounced.
@@ -501,7 +501,7 @@ calls! {
         authority: Option<String>,
     } -> WebhookSecret: File => webhook::add;
 
-    /// List the endpoints, and how their deliveries go.
+    /// List the endpoints with the state of their deliveries.
     "webhook-list" WebhookList {
         /// Only endpoints of this organisation.
         #[arg(long = "org", value_name = "NAME")]

@@ -22,7 +22,7 @@ const QUEUE_URL: &str = "ses.events.queue_url";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Aws {
-    /// Create what delivery events need at AWS, or complete what is there.
+    /// Create what delivery events need at AWS, and add what is missing.
     Setup(Setup),
 }
 

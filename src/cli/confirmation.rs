@@ -21,7 +21,7 @@ pub(super) struct Confirmation {
     /// Continue without asking. Without a terminal, the command never asks.
     #[arg(long)]
     yes: bool,
-    /// Say what the command would end, and change nothing.
+    /// Print what the command would delete or stop, and change nothing.
     #[arg(long, conflicts_with = "yes")]
     pub(super) dry_run: bool,
 }

@@ -66,7 +66,7 @@ const ALL: [Example; 66] = [
         "pillarbox webhook add --org shop https://shop.example/events --types email.bounce",
         "Send bounces to an endpoint; its secret is printed only once",
     ),
-    example("pillarbox webhook list", "List endpoints and how their deliveries go"),
+    example("pillarbox webhook list", "List endpoints with the state of their deliveries"),
     example("pillarbox webhook show 1", "Show the endpoint 1 and its last attempts"),
     example("pillarbox webhook remove 1", "Remove the endpoint 1"),
     example("pillarbox webhook pause 1", "Stop its deliveries; its events wait"),

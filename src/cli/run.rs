@@ -74,7 +74,7 @@ pub(super) struct DevArgs {
     /// Address for SMTP submission; 127.0.0.1:8587 if not given, or a free port if that is taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     smtp_listen: Option<SocketAddr>,
-    /// Address of the API in Resend's shape; 127.0.0.1:8028 if not given, or a free port if that is
+    /// Address of the API for Resend's clients; 127.0.0.1:8028 if not given, or a free port if that is
     /// taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     resend_listen: Option<SocketAddr>,

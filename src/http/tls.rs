@@ -114,7 +114,7 @@ impl CertificateFault {
 
     /// Meaning, and what to do.
     pub const fn explained(self) -> (&'static str, &'static str) {
-        const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
+        const RENEW: &str = "Renew it, replace the files and send SIGHUP (systemctl \
                              reload pillarbox)";
         match self {
             Self::Expired => ("The certificate expired; clients refuse it", RENEW),

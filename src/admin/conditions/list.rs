@@ -137,7 +137,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     notice("draining",
         "Somebody drains the node; the other nodes accept messages",
         "An operator drains this node: it sends the messages that it holds, and after five \
-         seconds, in which load balancers notice, it accepts no new ones",
+         seconds, the time for load balancers to notice, it accepts no new ones",
         "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
          --undo NODE",
         |s, found| if let Some(name) = &s.draining {
@@ -218,7 +218,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
         "All calls for an organisation fail, but calls for others do not; its messages wait",
-        "The service tries them one at a time. Look at what it sends: pillarbox message list \
+        "The service tries them one at a time. Check what it sends: pillarbox message list \
          --status queued --org ORG",
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
@@ -360,7 +360,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
         "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
          above half of SES's limit of 5 %",
-        "Its address list is old, or it does not check addresses at sign-up. To stop it, revoke \
+        "Its address list may be old, or it does not check addresses at sign-up. To stop it, revoke \
          its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
