@@ -32,7 +32,7 @@ use pillarbox_http::body::{BodyReader, RequestBody, Responses};
 use pillarbox_http::limits::Limits;
 use pillarbox_http::refusal_log::{AnsweredTo, FailureCause};
 use pillarbox_http::rejection::{JSON, Rejection};
-use pillarbox_http::request_id::RequestId;
+use pillarbox_http::request_id::{REQUEST_ID_HEADER, RequestId};
 use pillarbox_http::{Connection, Handler};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::in_flight::InFlightGuard;
@@ -395,7 +395,7 @@ impl Inner {
         let prepared = {
             let document = SendDocument::parse(&body)?;
             let request = SendRequest::parse(document.draft()?)?;
-            self.intake.prepare(organisation, Some(key), request, request_id).await?
+            self.intake.prepare(organisation, Some(key), request, None::<RequestId>).await?
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
@@ -409,12 +409,19 @@ impl Inner {
         request_id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let accepted = self.intake.accept(prepared).await?;
-        tracing::debug!(%request_id, id = %accepted.id(), "accepted");
-        let mut response = json(wire::accepted(accepted.id()));
+        let id = accepted.id();
+        let mut response = json(wire::accepted(id));
         self.count(&accepted);
-        if let Accepted::Replayed(_) = accepted {
-            let replayed = HeaderValue::from_static("true");
-            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+        match accepted {
+            Accepted::New(_) => {
+                tracing::debug!(request_id = %id, %id, "accepted");
+                name_by_message(&mut response, id);
+            }
+            Accepted::Replayed(_) => {
+                tracing::debug!(%request_id, %id, "accepted");
+                let replayed = HeaderValue::from_static("true");
+                response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+            }
         }
         Ok(response)
     }
@@ -434,7 +441,10 @@ impl Inner {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        Ok(json(wire::accepted_batch(&self.accept_batch(prepared, request_id).await?)))
+        let answers = self.accept_batch(prepared, request_id).await?;
+        let mut response = json(wire::accepted_batch(&answers));
+        name_by_first_message(&mut response, &answers);
+        Ok(response)
     }
 
     /// Accepts a prepared batch, and returns the answer to each of its messages.
@@ -599,6 +609,26 @@ impl Inner {
             .await?
             .filter(|message| message.organisation == organisation.id)
             .ok_or(ApiError::NoMessage)
+    }
+}
+
+/// Makes the id of a new message that of the request, so that one leads to the other.
+fn name_by_message(response: &mut Response<Full<Bytes>>, id: MessageId) {
+    let id = HeaderValue::try_from(id.to_string()).expect("an id is ASCII");
+    response.headers_mut().insert(REQUEST_ID_HEADER, id);
+}
+
+/// Makes the id of a batch's first new message that of the request, if there is one.
+pub(crate) fn name_by_first_message(
+    response: &mut Response<Full<Bytes>>,
+    answers: &[Result<Accepted, ApiError>],
+) {
+    let new = answers.iter().find_map(|answer| match answer {
+        Ok(Accepted::New(id)) => Some(*id),
+        Ok(Accepted::Replayed(_)) | Err(_) => None,
+    });
+    if let Some(id) = new {
+        name_by_message(response, id);
     }
 }
 

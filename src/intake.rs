@@ -166,13 +166,14 @@ impl Intake {
 
     /// Checks a request, or says why not, and encodes what goes to the provider: the caller can let
     /// go of the request before it calls [`Intake::accept`]. `key` is the API key that it came
-    /// with, if any. The log names `request_id` with the message's id.
+    /// with, if any. The log names `request_id` with the message's id, or that id for both if the
+    /// request is known by it.
     pub async fn prepare<D: Display + Send + 'static>(
         &self,
         organisation: &Organisation,
         key: Option<KeyId>,
         request: SendRequest<'_>,
-        request_id: D,
+        request_id: Option<D>,
     ) -> Result<PreparedMessage, Refusal> {
         let right = self.sending_right(organisation, key)?;
         // Read before the facts: a suppression in between makes the message be checked again.
@@ -290,7 +291,14 @@ impl Intake {
         })?;
         let queue = Arc::clone(&self.queue);
         let on_new = move || {
-            tracing::info!(target: "pillarbox::message", %id, %request_id, "queued");
+            match request_id {
+                Some(request_id) => {
+                    tracing::info!(target: "pillarbox::message", %id, %request_id, "queued");
+                }
+                None => {
+                    tracing::info!(target: "pillarbox::message", %id, request_id = %id, "queued");
+                }
+            }
             queue.add(held);
             drop(under_way);
         };
@@ -321,7 +329,8 @@ struct Origin<'o, D> {
     right: SendingRight,
     /// The suppressions that it was checked against.
     suppression_epoch: u64,
-    request_id: D,
+    /// `None` if it is the message's id.
+    request_id: Option<D>,
 }
 
 /// A message that passed every check and needs nothing of its request any more.

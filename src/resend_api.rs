@@ -209,7 +209,7 @@ impl ResendApi {
             if let Some(key) = idempotency_key {
                 request = request.identified_by(key);
             }
-            self.inner.intake.prepare(organisation, Some(key), request, request_id).await?
+            self.inner.intake.prepare(organisation, Some(key), request, None::<RequestId>).await?
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
@@ -245,7 +245,9 @@ impl ResendApi {
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
         let answers = self.inner.accept_batch(prepared, request_id).await?;
-        Ok(api::json(wire::accepted_batch(mode, &answers)))
+        let mut response = api::json(wire::accepted_batch(mode, &answers));
+        api::name_by_first_message(&mut response, &answers);
+        Ok(response)
     }
 
     async fn cancel(

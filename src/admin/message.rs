@@ -189,7 +189,15 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
 }
 
 pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
-    let filter = admin.filter(&call)?;
+    let mut filter = admin.filter(&call)?;
+    // The beginning of an id is one of many if other messages were accepted within the same time.
+    if let Some(ids) = call.search.as_deref().map(str::trim).and_then(MessageId::beginning_with) {
+        let begun =
+            MessageFilter { ids: Some(ids), any_field: None, before: None, ..filter.clone() };
+        if !admin.listed(begun.clone(), 1).await?.messages.is_empty() {
+            filter = MessageFilter { before: filter.before, ..begun };
+        }
+    }
     if call.count {
         return admin.counted(filter).await;
     }

@@ -69,7 +69,7 @@ pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refu
     };
     // The sender was read before, and the rest is ours.
     let request = request.ok_or_else(|| Refusal::new(format!("{from:?} cannot be the sender")))?;
-    let prepared = facts.intake.prepare(&organisation, None, request, "doctor").await;
+    let prepared = facts.intake.prepare(&organisation, None, request, Some("doctor")).await;
     let prepared = prepared.map_err(|refusal| said(&refusal))?;
     let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;
     let id = accepted.id().to_string();

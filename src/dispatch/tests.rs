@@ -78,7 +78,7 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
                 ..Draft::default()
             };
             let request = SendRequest::parse(draft).unwrap();
-            let prepared = intake.prepare(&acme, None, request, "test").await.unwrap();
+            let prepared = intake.prepare(&acme, None, request, Some("test")).await.unwrap();
             intake.accept(prepared).await.unwrap();
         });
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn;
@@ -263,9 +263,9 @@ impl<H: Handler> Shared<H> {
         connection: &Connection,
     ) -> Response<H::Body> {
         let (id, begun) = (self.request_ids.next(), Instant::now());
-        let response = self.handle(request, id, connection).await;
+        let response = marked(self.handle(request, id, connection).await, id);
         self.log(&response, id, begun.elapsed());
-        marked(response, id)
+        response
     }
 
     /// Writes the line of a response.
@@ -279,7 +279,9 @@ impl<H: Handler> Shared<H> {
             self.refusals.write(&refusal);
         } else {
             let (status, took_ms) = (status.as_u16(), took.as_millis());
-            tracing::debug!(%request_id, organisation, status, took_ms, "answered");
+            let given = response.headers().get(REQUEST_ID_HEADER).map(HeaderValue::to_str);
+            let request_id = given.and_then(Result::ok).unwrap_or_default();
+            tracing::debug!(request_id, organisation, status, took_ms, "answered");
         }
     }
 
@@ -316,9 +318,10 @@ impl<H: Handler> Shared<H> {
     }
 }
 
+/// Marks a response with the request's id, unless the handler has given it another one.
 fn marked<B>(mut response: Response<B>, id: RequestId) -> Response<B> {
-    let name = HeaderName::from_static(REQUEST_ID_HEADER);
-    response.headers_mut().insert(name, id.to_header_value());
+    let headers = response.headers_mut();
+    headers.entry(REQUEST_ID_HEADER).or_insert_with(|| id.to_header_value());
     response
 }
 

@@ -131,6 +131,7 @@ impl Intake {
         let found = self.find_replays(organisation.id, mode, &all, &window_now, &mut answers).await;
         found.map_err(BatchRefusal::Whole)?;
         all.retain(|(place, _)| matches!(answers[*place], Answer::New));
+        let request_id = Some(request_id);
         let origin = Origin { organisation, right, suppression_epoch, request_id };
         let rest = self.encode_all(&all, &window_now, origin).await;
         Ok(PreparedBatch { organisation: organisation.id, mode, answers, rest })
@@ -362,7 +363,7 @@ mod tests {
                 idempotency_key: Some(key),
             };
             let request = SendRequest::of_submission(submission).unwrap();
-            let prepared = intake.prepare(&acme, None, request, "request").await.unwrap();
+            let prepared = intake.prepare(&acme, None, request, Some("request")).await.unwrap();
             intake.accept(prepared).await.unwrap()
         };
         let clients = accept(IdempotencyKey::parse("k").unwrap()).await;

@@ -52,7 +52,7 @@ pub(super) async fn submit(
         };
         match SendRequest::of_submission(submission) {
             Ok(request) => {
-                shared.intake.prepare(organisation, Some(key), request, request_id).await
+                shared.intake.prepare(organisation, Some(key), request, Some(request_id)).await
             }
             Err(FieldError { field, rule }) => {
                 let text = match field {

@@ -62,6 +62,14 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
     let accepted_id = id_of(&accepted);
     let message_id = answer(accepted).await.1["id"].clone();
     let message_id = message_id.as_str().unwrap().to_owned();
+    assert_eq!(accepted_id, message_id, "a new message's id is that of its request");
+    let batch = json!({"emails": [keyed, message(), message()]});
+    let request = server.client.post(format!("{}/emails/batch", server.base));
+    let request = request.bearer_auth(&server.key).header("content-type", "application/json");
+    let batch = request.body(batch.to_string()).send().await.unwrap();
+    let batch_id = id_of(&batch);
+    let batch = answer(batch).await.1;
+    assert_eq!(batch["emails"][1]["id"], *batch_id, "that of a batch is its first new message's");
     server.wait_for(&message_id, "sent").await;
     let replayed = server.post(&keyed).send().await.unwrap();
     assert!(replayed.headers().contains_key("idempotent-replayed"));

@@ -452,7 +452,8 @@ impl Sim {
                     ..Draft::default()
                 };
                 let request = SendRequest::parse(draft).unwrap();
-                let prepared = intake.prepare(&organisation, None, request, "test").await.unwrap();
+                let prepared =
+                    intake.prepare(&organisation, None, request, Some("test")).await.unwrap();
                 match intake.accept(prepared).await.unwrap() {
                     Accepted::New(id) => id,
                     Accepted::Replayed(_) => panic!("a message without a key is new"),
