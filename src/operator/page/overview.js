@@ -201,9 +201,11 @@ function showCounts() {
   const all = Object.values(sums).reduce((sum, one) => sum + one, 0);
   const sent = Object.entries(sums).reduce((sum, [outcome, one]) => sum + (UNSENT.includes(outcome) ? 0 : one), 0);
   const period = `last ${RANGES[range].name}`;
+  // Part of a number would look like the number.
+  const shown = (number) => (counter.isComplete ? count(number) : "…");
   showTiles(find("range-tiles"), [
-    ["accepted", period, count(all), to({})], ["sent", period, count(sent), to({ status: "sent" })],
-    ...TILES.map((outcome) => [outcome, period, count(sums[outcome] ?? 0), to({ outcome })]),
+    ["accepted", period, shown(all), to({})], ["sent", period, shown(sent), to({ status: "sent" })],
+    ...TILES.map((outcome) => [outcome, period, shown(sums[outcome] ?? 0), to({ outcome })]),
   ]);
   find("range-note").textContent = counter.isComplete
     ? `Messages accepted in this range, by their outcome at ${localTime(counter.at).slice(11)}.`

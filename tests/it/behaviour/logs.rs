@@ -170,6 +170,12 @@ async fn by_default_each_refusal_is_a_line_with_its_id_and_a_flood_is_counted() 
     let mut session =
         SmtpClient::login(server.process.smtp_listening(), &server.key).await.unwrap();
     assert!(session.ask("MAIL FROM:<a@other.example>").await.unwrap().starts_with("550"));
+    // The last of the lines, which are read from the process meanwhile.
+    let end = Instant::now() + PATIENCE;
+    while !server.log().contains("refused over SMTP") {
+        assert!(Instant::now() < end, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let log = server.log();
     let line = |id: &str| {
         let found = log.lines().find(|line| line.contains(&format!("request_id={id} ")));
