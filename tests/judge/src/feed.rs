@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Entry, Event, Page};
+use crate::history::{Entry, Event, Page, Read};
 use crate::{Contradiction, contradiction};
 
 /// Entries that an organisation's readers and receivers got, and the outcomes of its messages.
@@ -12,8 +12,8 @@ struct Feed<'a> {
     readers: BTreeMap<&'a str, Vec<&'a Page>>,
     /// The entries that each receiver of webhooks got.
     receivers: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// The last status that was read of each message.
-    statuses: BTreeMap<&'a str, &'a str>,
+    /// The last read of each message that gave a status.
+    reads: BTreeMap<&'a str, &'a Read>,
     /// Time at which the first post of each message began, whether or not it was answered.
     posted: BTreeMap<&'a str, u64>,
 }
@@ -77,8 +77,8 @@ fn feeds(history: &[Event]) -> BTreeMap<&str, Feed<'_>> {
     reads.sort_by_key(|read| read.began);
     for read in reads {
         let feed = of_message.get(&*read.id).and_then(|organisation| feeds.get_mut(organisation));
-        if let (Some(feed), Some(status)) = (feed, &read.status) {
-            feed.statuses.insert(&read.id, status);
+        if let (Some(feed), Some(_)) = (feed, &read.status) {
+            feed.reads.insert(&read.id, read);
         }
     }
     feeds
@@ -125,21 +125,29 @@ impl Feed<'_> {
             );
             return Err(tell("The feed has the order of the commits.", found, message));
         }
-        let mut of_message: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut of_message: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for entry in longest {
-            of_message.entry(&entry.message).or_default().push(&entry.kind);
+            of_message.entry(&entry.message).or_default().push(entry);
         }
-        for (id, status) in &self.statuses {
+        let first_read = self.first_read();
+        for (id, read) in &self.reads {
             let told = of_message.get(id).map(Vec::as_slice).unwrap_or_default();
-            let ends: Vec<&str> = told.iter().copied().filter(|kind| is_end(kind)).collect();
-            let is_whole = match *status {
-                "sent" => ends == ["email.sent"] || ends == ["email.failed", "email.sent"],
-                "failed" => ends == ["email.failed"],
-                "suppressed" => ends == ["email.suppressed"],
+            let ends: Vec<&Entry> = told.iter().copied().filter(|one| is_end(&one.kind)).collect();
+            let kinds: Vec<&str> = ends.iter().map(|one| &*one.kind).collect();
+            let status = read.status.as_deref().unwrap_or_default();
+            let is_whole = match (status, &*kinds) {
+                ("sent", ["email.sent"] | ["email.failed", "email.sent"])
+                | ("failed", ["email.failed"])
+                | ("suppressed", ["email.suppressed"]) => true,
+                // An event of the provider may correct a record after it was read.
+                ("failed", ["email.failed", "email.sent"]) => {
+                    first_read.get(&*ends[1].id).is_some_and(|told| read.began < *told)
+                }
+                ("sent" | "failed" | "suppressed", _) => false,
                 _ => true,
             };
             if !is_whole {
-                let found = format!("the message {id} is {status}; the feed tells {ends:?}");
+                let found = format!("the message {id} is {status}; the feed tells {kinds:?}");
                 return Err(tell("The feed tells each end of a message once.", found, id));
             }
         }
@@ -152,8 +160,8 @@ impl Feed<'_> {
         Ok(longest.len())
     }
 
-    /// Finds an entry that was read before a message was posted whose entry stands in front of it.
-    fn inversion<'a>(&'a self, longest: &[&'a Entry]) -> Option<(&'a str, &'a str)> {
+    /// Returns when each entry was read for the first time.
+    fn first_read(&self) -> BTreeMap<&str, u64> {
         let mut first_read: BTreeMap<&str, u64> = BTreeMap::new();
         for page in self.readers.values().flatten() {
             for entry in &page.entries {
@@ -161,6 +169,12 @@ impl Feed<'_> {
                 *first = page.ended.min(*first);
             }
         }
+        first_read
+    }
+
+    /// Finds an entry that was read before a message was posted whose entry stands in front of it.
+    fn inversion<'a>(&'a self, longest: &[&'a Entry]) -> Option<(&'a str, &'a str)> {
+        let first_read = self.first_read();
         let mut earliest: Option<(u64, &str)> = None;
         for entry in longest.iter().rev() {
             if let (Some((read, id)), Some(posted)) = (earliest, self.posted.get(&*entry.message))

@@ -605,6 +605,38 @@ fn an_end_that_the_feed_tells_twice_or_wrong_is_found() {
     }
 }
 
+/// Makes a sent message one that failed first and was corrected to `sent` by an event; its record
+/// is read as `failed` at the given time.
+fn corrected(history: &mut Vec<Event>, read_at: u64) {
+    let sent = first_sent(history).id;
+    // No receiver of webhooks: it would have got both.
+    history.retain(|event| !matches!(event, Event::Webhook(_)));
+    for event in history.iter_mut() {
+        match event {
+            Event::Read(read) if read.id == sent => {
+                (read.began, read.ended) = (read_at, read_at);
+                read.status = Some("failed".to_owned());
+            }
+            Event::Feed(page) => {
+                let is_end = |one: &Entry| one.message == sent && one.kind == "email.sent";
+                if let Some(at) = page.entries.iter().position(is_end) {
+                    let (id, kind) = (format!("{sent} failed"), "email.failed".to_owned());
+                    page.entries.insert(at, Entry { id, kind, message: sent.clone() });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_record_that_fails_after_the_feed_told_of_its_correction_is_found() {
+    // The correction came after the record was read.
+    right(|history| corrected(history, 0));
+    let guarantee = broken(|history| corrected(history, u64::MAX));
+    assert_eq!(guarantee, "The feed tells each end of a message once.");
+}
+
 #[test]
 fn an_entry_that_one_of_two_receivers_missed_is_found() {
     let other = |history: &mut Vec<Event>, missed: usize| {
