@@ -83,7 +83,7 @@ def main(wheel):
     check(len(names) == 2 and len(set(names)) == 2, f"two nodes have these names: {names}")
     services += nodes
     pod, container = kubernetes_pod()
-    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     for image in (*(service["image"] for service in services), container["image"]):
         check(image == f"pillarbox:{version}", f"{image} is not the image of version {version}")
     check(pod["securityContext"]["runAsUser"] == USER, "the pod has another user than the image")

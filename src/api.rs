@@ -441,18 +441,17 @@ impl Inner {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        let answers = self.accept_batch(prepared, request_id).await?;
-        let mut response = json(wire::accepted_batch(&answers));
-        name_by_first_message(&mut response, &answers);
-        Ok(response)
+        self.accept_batch(prepared, request_id, wire::accepted_batch).await
     }
 
-    /// Accepts a prepared batch, and returns the answer to each of its messages.
+    /// Accepts a prepared batch, and answers with the outcome of each of its messages, as `write` has it.
+    /// The id of the first new message is that of the request, so that one leads to the other.
     pub(crate) async fn accept_batch(
         &self,
         prepared: PreparedBatch,
         request_id: RequestId,
-    ) -> Result<Vec<Result<Accepted, ApiError>>, ApiError> {
+        write: impl FnOnce(&[Result<Accepted, ApiError>]) -> Bytes,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
         let told = self.intake.accept_batch(prepared).await?;
         tracing::debug!(%request_id, messages = told.len(), "accepted a batch");
         let answers: Vec<_> = wire::batch_answers(told).collect();
@@ -462,7 +461,15 @@ impl Inner {
                 Err(error) => self.metrics.refuse(error.kind().1),
             }
         }
-        Ok(answers)
+        let mut response = json(write(&answers));
+        let new = answers.iter().find_map(|answer| match answer {
+            Ok(Accepted::New(id)) => Some(*id),
+            Ok(Accepted::Replayed(_)) | Err(_) => None,
+        });
+        if let Some(id) = new {
+            name_by_message(&mut response, id);
+        }
+        Ok(response)
     }
 
     fn count(&self, accepted: &Accepted) {
@@ -616,20 +623,6 @@ impl Inner {
 fn name_by_message(response: &mut Response<Full<Bytes>>, id: MessageId) {
     let id = HeaderValue::try_from(id.to_string()).expect("an id is ASCII");
     response.headers_mut().insert(REQUEST_ID_HEADER, id);
-}
-
-/// Makes the id of a batch's first new message that of the request, if there is one.
-pub(crate) fn name_by_first_message(
-    response: &mut Response<Full<Bytes>>,
-    answers: &[Result<Accepted, ApiError>],
-) {
-    let new = answers.iter().find_map(|answer| match answer {
-        Ok(Accepted::New(id)) => Some(*id),
-        Ok(Accepted::Replayed(_)) | Err(_) => None,
-    });
-    if let Some(id) = new {
-        name_by_message(response, id);
-    }
 }
 
 /// Requires the scope that a key needs for a request to a path with the methods of `allow`, unless the

@@ -244,10 +244,8 @@ impl ResendApi {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        let answers = self.inner.accept_batch(prepared, request_id).await?;
-        let mut response = api::json(wire::accepted_batch(mode, &answers));
-        api::name_by_first_message(&mut response, &answers);
-        Ok(response)
+        let write = |answers: &[_]| wire::accepted_batch(mode, answers);
+        self.inner.accept_batch(prepared, request_id, write).await
     }
 
     async fn cancel(

@@ -190,30 +190,26 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
 
 pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
     let mut filter = admin.filter(&call)?;
-    // The beginning of an id is one of many if other messages were accepted within the same time.
-    if let Some(ids) = call.search.as_deref().map(str::trim).and_then(MessageId::beginning_with) {
-        let begun =
-            MessageFilter { ids: Some(ids), any_field: None, before: None, ..filter.clone() };
-        if !admin.listed(begun.clone(), 1).await?.messages.is_empty() {
-            filter = MessageFilter { before: filter.before, ..begun };
+    if let Some(text) = &call.search
+        && let Some(ids) = admin.named_by(text, filter.organisation).await?
+    {
+        let named = MessageFilter { ids: Some(ids), any_field: None, ..filter.clone() };
+        let first = MessageFilter { before: None, ..named.clone() };
+        let found = admin.listed(first, 2).await?;
+        match &found.messages[..] {
+            [] => {}
+            [_] if !call.count && call.before.is_none() => {
+                return Ok(Messages { exact: true, next: None, looked_back_to: None, ..found });
+            }
+            // The beginning of an id is that of several messages, if they were accepted within the
+            // same time.
+            _ => filter = named,
         }
     }
     if call.count {
         return admin.counted(filter).await;
     }
-    let limit = call.limit.min(MAX_PAGE);
-    // A text that names one message finds it at once. A request for a later page has done that
-    // already.
-    if let (Some(text), None) = (&call.search, &call.before)
-        && let Some(ids) = admin.named_by(text, filter.organisation).await?
-    {
-        let named = MessageFilter { ids: Some(ids), any_field: None, ..filter.clone() };
-        let found = admin.listed(named, limit).await?;
-        if let [_] = &found.messages[..] {
-            return Ok(Messages { exact: true, next: None, looked_back_to: None, ..found });
-        }
-    }
-    admin.listed(filter, limit).await
+    admin.listed(filter, call.limit.min(MAX_PAGE)).await
 }
 
 pub(super) async fn cancel(

@@ -54,7 +54,7 @@ impl MessageFilter {
             && self.created_before.is_none_or(|before| message.created_at < before)
             && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
             && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
-            && self.subject_words.iter().all(|word| word.is_in(&message.subject))
+            && self.subject_words.iter().all(|word| word.is_word_of(&message.subject))
             && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
             && self.any_field.as_ref().is_none_or(|text| text.is_in(message))
     }
@@ -89,15 +89,42 @@ impl SearchText {
 
     /// Returns true if a text has this one in it.
     pub fn is_in(&self, text: &str) -> bool {
+        self.is_in_where(text, |_, _| true)
+    }
+
+    /// Returns true if a text has this one in it, and not as a part of a longer number: `7` is in
+    /// `Order 7`, and not in `Order 71`.
+    pub fn is_word_of(&self, text: &str) -> bool {
+        let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+        let (first, last) = (self.0.as_bytes().first(), self.0.as_bytes().last());
+        self.is_in_where(text, |before, after| {
+            !(is_digit(first) && is_digit(before.last())
+                || is_digit(last) && is_digit(after.first()))
+        })
+    }
+
+    /// Returns true if a text has this one in it, at a place where what is before and what is after
+    /// it are as wanted.
+    fn is_in_where(&self, text: &str, is_wanted: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+        let wanted = self.0.as_bytes();
+        let Some(first) = wanted.first() else { return true };
         if !(self.0.is_ascii() && text.is_ascii()) {
-            return text.to_lowercase().contains(&self.0);
+            let text = text.to_lowercase();
+            let mut places = text.match_indices(&self.0);
+            return places.any(|(start, found)| {
+                let (before, rest) = text.as_bytes().split_at(start);
+                is_wanted(before, &rest[found.len()..])
+            });
         }
         // Without an allocation: a search checks very many texts.
-        let (wanted, text) = (self.0.as_bytes(), text.as_bytes());
-        let Some(first) = wanted.first() else { return true };
+        let text = text.as_bytes();
         let Some(last_start) = text.len().checked_sub(wanted.len()) else { return false };
-        memchr::memchr2_iter(*first, first.to_ascii_uppercase(), &text[..=last_start])
-            .any(|start| text[start..start + wanted.len()].eq_ignore_ascii_case(wanted))
+        memchr::memchr2_iter(*first, first.to_ascii_uppercase(), &text[..=last_start]).any(
+            |start| {
+                let (found, after) = text[start..].split_at(wanted.len());
+                found.eq_ignore_ascii_case(wanted) && is_wanted(&text[..start], after)
+            },
+        )
     }
 
     /// Returns true if the address of a recipient has this text in it; the display name does not
@@ -149,7 +176,7 @@ impl AnyField {
     pub fn is_in(&self, message: &Message) -> bool {
         self.id_end.is_some_and(|(end, bits)| message.id.as_number() & bits == end)
             || message.recipients.iter().any(|one| self.whole.is_in_address_of(one))
-            || self.words.iter().all(|word| word.is_in(&message.subject))
+            || self.words.iter().all(|word| word.is_word_of(&message.subject))
             || self.is_sender_domain(&message.from)
             || self.is_metadata(message)
             || matches!(&message.state, State::Sent { ses_message_id, .. }
@@ -242,6 +269,20 @@ mod tests {
         {
             assert!(!AnyField::new(text).is_in(&message), "{text}");
         }
+    }
+
+    #[test]
+    fn a_number_is_not_found_within_a_longer_one() {
+        for text in ["7", "Order 7", "order", "#7,", "7, p"] {
+            assert!(
+                SearchText::new(text).is_word_of("17 of 71: Order #7, paid for Order 7"),
+                "{text}"
+            );
+        }
+        for text in ["7", "71", "17", "r7"] {
+            assert!(!SearchText::new(text).is_word_of("Order 171, Grüße 717"), "{text}");
+        }
+        assert!(SearchText::new("7").is_word_of("Größe 171, 7"));
     }
 
     #[test]

@@ -166,7 +166,7 @@ static METRICS: [Metric; 75] = [
         "Used part of the queue share of the organisation with the most pending bytes; from 1 on, \
          its new messages are refused.",
         |s| Some(s.sending.greatest_share)),
-    gauge("pillarbox_send_rate_recipients_per_second", "Current pace; absent if there is no limit.",
+    gauge("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
         |s| s.sending.rate.limit()),
     gauge("pillarbox_send_rate_limit_recipients_per_second", "Pace without throttling; absent if there is no limit.",
         |s| s.sending.rate_limit.limit()),
@@ -234,7 +234,7 @@ static METRICS: [Metric; 75] = [
     counters("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop.",
         |s| s.task_faults.iter().map(|one| (vec![("task", one.task.to_owned())], one.count)).collect()),
     gauges("pillarbox_nodes", "Nodes on the same store, by their state.", nodes),
-    gauge("pillarbox_node_share", "This node's part of the pace of all nodes, from 0 to 1.",
+    gauge("pillarbox_node_share", "This node's part of the sending rate of all nodes, from 0 to 1.",
         |s| s.nodes.iter().find(|node| node.seen_from == SeenFrom::Itself).map(|node| node.share)),
     gauge("pillarbox_postgres_waits_for_standby", "1 while a commit waits for a synchronous standby.",
         |s| flag(database(s)?.standby == Standby::Synchronous)),

@@ -57,7 +57,7 @@ pub(super) struct Room {
 }
 
 /// Permit to read the feed and to encode the entries.
-pub(super) struct ReadTurn<'a> {
+pub(super) struct ReadSlot<'a> {
     _of_one: Slot<OrganisationId>,
     _of_all: SemaphorePermit<'a>,
 }
@@ -107,10 +107,10 @@ impl DeliveryMemory {
     }
 
     /// Waits for the permit of an organisation to read.
-    pub(super) async fn read_slot(&self, organisation: OrganisationId) -> ReadTurn<'_> {
+    pub(super) async fn read_slot(&self, organisation: OrganisationId) -> ReadSlot<'_> {
         let of_one = self.readers_of_one.take(organisation).await;
         let of_all = self.readers.acquire().await;
-        ReadTurn {
+        ReadSlot {
             _of_one: of_one.expect("as many as there are may wait"),
             _of_all: of_all.expect("the semaphore is never closed"),
         }

@@ -218,8 +218,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
         "All calls for an organisation fail, but calls for others do not; its messages wait",
-        "The service tries them one at a time. Check what it sends: pillarbox message list \
-         --status queued --org ORG",
+        "The service tries one of its messages at a time, until SES accepts one. Check what it \
+         sends: pillarbox message list --status queued --org ORG",
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
             let message = format!(
@@ -358,29 +358,29 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ),
     warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
-        "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
-         above half of SES's limit of 5 %",
-        "Its address list may be old, or it does not check addresses at sign-up. To stop it, revoke \
-         its key",
+        "An organisation's bounce rate of the last 24 hours is above half of SES's limit of 5 %, \
+         with at least 100 recipients",
+        "Its address list may be old, or it may not check addresses at sign-up. To stop its mail, \
+         revoke its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 found.says(format!(
-                    "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
-                     accounts from 5 % on"));
+                    "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
+                     from 5 % on"));
                 found.is_about(name);
                 found.affects(Bounced, id.map(|id| (id, name.as_str())), None);
             }
         },
     ),
     warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
-        "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
-         recipients, are above half of SES's limit of 0.1 %",
-        "Find out what it sends, and to whom. To stop it, revoke its key",
+        "An organisation's complaint rate of the last 24 hours is above half of SES's limit of \
+         0.1 %, with at least 1000 recipients",
+        "Find out what it sends, and to whom. To stop its mail, revoke its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
                 found.says(format!(
-                    "{share} of {name}'s mail of the last 24 hours was complained about; SES \
-                     reviews accounts from 0.1 % on"));
+                    "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
+                     from 0.1 % on"));
                 found.is_about(name);
                 found.affects(Complained, id.map(|id| (id, name.as_str())), None);
             }

@@ -84,7 +84,8 @@ async function open() {
     offer(mail);
     find("captured-note").textContent = "";
   } catch (error) {
-    report(error, find("captured-note"));
+    if (error.status !== 404) return report(error, find("captured-note"));
+    find("captured-note").textContent = "This mail is no longer kept. The service keeps captured mail in memory: the newest only, and none over a restart.";
   }
 }
 

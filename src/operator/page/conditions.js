@@ -94,7 +94,7 @@ function shownCase({ message, advice, affected }, isOneOfMany) {
   const line = element("p", null, { class: "acts" });
   if (affected) {
     const { organisation, domain, outcome, waiting } = affected;
-    const text = waiting === null ? `Show the ${outcome} messages` : `Show ${several(waiting, "message that waits", "messages that wait")}`;
+    const text = waiting === null ? `Show the ${outcome} messages` : `Show ${several(waiting, "waiting message", "waiting messages")}`;
     line.append(link(text, address("messages", { outcome, organisation, sender_domain: domain }), { "aria-label": `${text}${organisation ? ` of ${organisation}` : ""}${domain ? ` from ${domain}` : ""}` }));
   }
   for (const command of commandsIn(advice)) {

@@ -44,7 +44,7 @@ const livePlots = [
   new Plot("Queue, messages", [{ name: "pending", colour: "blue", value: (sample) => sample.queue, area: true }], short, 1),
   new Plot("Recipients a second", [
     { name: "sent", colour: "blue", value: (sample) => sample.recipients, area: true },
-    { name: "pace", colour: "good", value: (sample, state) => limited(state?.rate), limit: true },
+    { name: "rate limit", colour: "good", value: (sample, state) => limited(state?.rate), limit: true },
     { name: "limit", colour: "warn", value: (sample, state) => limited(state?.rateLimit), limit: true },
   ], short, 1),
   new Plot("Provider's latency", [{ name: "mean", colour: "blue", value: (sample) => sample.latency, area: true }], seconds, 0.01),
@@ -132,7 +132,7 @@ function showNow({ queue, bodies, rate, quota, totals, started }) {
     ["queued", "now", count(queue.messages - queue.inFlight), address("messages", { outcome: "queued" })],
     ["sending", "now", count(queue.inFlight), address("messages", { outcome: "sending" })],
     ["queue memory", `of ${bytes(queue.maxBytes)}`, bytes(queue.bytes), null],
-    ["pace", "recipients a second", limited(rate) === null ? "no limit" : short(rate), null],
+    ["rate limit", "recipients a second", limited(rate) === null ? "no limit" : short(rate), null],
     ...(quota ? [["quota left", `of ${short(quota.max)} in 24 hours`, short(Math.max(0, quota.left)), null]] : []),
     ["requests refused", `since ${begun}`, count(refused), null],
   ];

@@ -49,6 +49,8 @@ function showPlace() {
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  // A text that was searched for stays at what it found.
+  if (here.tab !== "messages" && here.tab !== "message") find("find").elements.text.value = "";
   const isNew = before !== null && (before.tab !== here.tab || before.id !== here.id);
   if (before !== null && before.tab !== here.tab) VIEWS[before.tab].hide?.();
   VIEWS[here.tab].show(here, before);

@@ -105,7 +105,7 @@ export async function ask(path, signal) {
 export async function read(path) {
   const response = await ask(path);
   const document = await response.json();
-  if (!response.ok) throw new Error(document.message ?? document.error?.message ?? `status ${response.status}`);
+  if (!response.ok) throw Object.assign(new Error(document.message ?? document.error?.message ?? `status ${response.status}`), { status: response.status });
   return document;
 }
 

@@ -352,19 +352,19 @@ pub(crate) const FAULTS: [Fault; 37] = [
         ],
         page: &[
             Told {
-                text: "of bounces-some's mail of the last 24 hours bounced",
+                text: "bounces-some's bounce rate of the last 24 hours is",
                 known: |metrics| bounced(metrics, "bounces-some") > 0.025,
             },
             Told {
-                text: "of bounces-many's mail of the last 24 hours bounced",
+                text: "bounces-many's bounce rate of the last 24 hours is",
                 known: |metrics| bounced(metrics, "bounces-many") > 0.025,
             },
             Told {
-                text: "of complaints-some's mail of the last 24 hours was complained about",
+                text: "complaints-some's complaint rate of the last 24 hours is",
                 known: |metrics| complained(metrics, "complaints-some") > 0.000_5,
             },
             Told {
-                text: "of complaints-many's mail of the last 24 hours was complained about",
+                text: "complaints-many's complaint rate of the last 24 hours is",
                 known: |metrics| complained(metrics, "complaints-many") > 0.000_5,
             },
         ],

@@ -111,7 +111,7 @@ assert.ok(csv.includes(`"bounced","sent"`) && csv.includes(bounced), csv);
 await Promise.all(Array.from({ length: 55 }, (_, index) => send({ subject: `Lot ${index}` })));
 await search({ subject: "lot" });
 await page.locator("#messages-note").getByText(/^50 of 55 messages at [\d:]{8}, looked back to/).waitFor();
-await page.getByRole("button", { name: "Look further back" }).press("Enter");
+await page.getByRole("button", { name: "Search older messages" }).press("Enter");
 await page.locator("#messages-note").getByText(/^55 messages/).waitFor();
 assert.equal(new Set(await ids()).size, 55);
 
@@ -149,7 +149,7 @@ await tokyo.context().close();
 await tab(page, "Organisations");
 await page.getByRole("link", { name: "1 sender domain of dev" }).click();
 await page.locator("#domain-rows").getByText("assumed").waitFor();
-await page.getByText("Only those of dev.").waitFor();
+await page.getByText("Domains of dev.").waitFor();
 
 // The domain shows its records to copy, as SES has them or would have them.
 await page.getByRole("link", { name: "example.com" }).click();

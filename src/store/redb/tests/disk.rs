@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::conformance::{Fixture, START};
 use crate::redb::open::{Opener, initialize};
-use crate::{Accepted, CACHE_BYTES, Health, MessageFilter, Store, StoreError};
+use crate::{Accepted, Health, MessageFilter, Store, StoreError};
 use pillarbox_domain::admission::Facts as _;
 use pillarbox_domain::feed::{FeedChange, FeedPosition, FeedTypes};
 use pillarbox_domain::id::MessageId;
@@ -18,7 +18,6 @@ use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::message::{FailureCode, Recorded, State, Transition};
 use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use pillarbox_domain::time::Timestamp;
 
 /// Time for which a disk panics: several attempts to open the file again fall into this.
 const PANICS_GO_ON: Duration = Duration::from_millis(400);
@@ -650,12 +649,5 @@ impl StorageBackend for Disk {
         let bytes = file.bytes.get_mut(offset..offset + data.len());
         bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
         Ok(())
-    }
-}
-
-impl Store {
-    /// A store on a disk in memory.
-    pub(crate) fn on_disk_in_memory(now: Timestamp) -> Self {
-        Self::on_redb(Disk::formatted().opener(CACHE_BYTES), now).unwrap().0
     }
 }

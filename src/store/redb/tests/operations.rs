@@ -112,7 +112,7 @@ async fn committed_together(
 
 #[tokio::test]
 async fn a_commit_takes_so_many_messages_however_they_were_handed_over() {
-    let fixture = Arc::new(Fixture::on(Store::on_disk_in_memory(START)).await);
+    let fixture = Arc::new(Fixture::on(Store::on_failing_disk(START).0).await);
     let (_, commits) = committed_together(&fixture, 30, 100, |_| None).await;
     // The one that held the writer, and five with 512 messages or a few more.
     assert_eq!(commits, 1 + 5, "3,000 messages");
@@ -122,7 +122,7 @@ async fn a_commit_takes_so_many_messages_however_they_were_handed_over() {
 async fn a_key_costs_the_writer_as_much_whatever_the_number_of_keys_in_its_commit() {
     const MESSAGES: usize = 1_000;
     const TIMES: usize = 30;
-    let fixture = Arc::new(Fixture::on(Store::on_disk_in_memory(START)).await);
+    let fixture = Arc::new(Fixture::on(Store::on_failing_disk(START).0).await);
     let mut in_turn = Duration::ZERO;
     for time in 0..TIMES {
         let key_of = move |n| Some(format!("{time} {n}"));
