@@ -231,12 +231,12 @@ async fn what_was_lost_by_the_drain_is_recorded_in_shared_commits() {
     let mut sim = sim(Settings { max_in_flight: 1, ..settings() }, 200.0).await;
     sim.provider.always(Answer::Hang);
     let ids = sim.accept_singles(0, 3_000).await;
-    let start = std::time::Instant::now();
+    let before = sim.store.metrics().commits();
     sim.drain(Duration::ZERO).await;
     sim.ended().await;
-    let took = start.elapsed();
-    println!("3,000 leftovers recorded in {took:?}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    let commits = sim.store.metrics().commits() - before;
+    println!("3,000 leftovers recorded in {commits} commits");
+    assert!(commits <= 100, "{commits} commits");
     assert!(ids.iter().all(|id| sim.status(*id) == Status::Failed));
 }
 
