@@ -49,6 +49,10 @@ pub(crate) enum End {
     /// The process is killed. The kernel keeps what it wrote.
     Kill,
     /// The power fails: what was not synced may be lost. The disk ignores these syncs.
+    #[cfg_attr(
+        not(feature = "interop"),
+        expect(dead_code, reason = "only the tests of power cuts need it, and they need FUSE")
+    )]
     PowerCut { ignored: &'static str },
 }
 

@@ -225,7 +225,7 @@ mod tests {
         let (power, file) = power();
         let writer = Arc::clone(&power);
         let writing = std::thread::spawn(move || {
-            (0_u8..).find(|byte| {
+            (0..=u8::MAX).find(|byte| {
                 let write = |running: Running<'_>| {
                     running.disk.write(file, 0, &[*byte])?;
                     if running.syncs { running.disk.sync(file) } else { Ok(()) }
