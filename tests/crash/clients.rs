@@ -1,5 +1,6 @@
 //! Clients that post from many connections until the process has ended.
 
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::kit::{History, Process};
+use crate::kit::{History, Process, SmtpClient, accepted_id};
 use crate::ledger::{Ledger, Seen};
 use crate::site::listening;
 
 /// Number of connections that post at once.
 const CLIENTS: u64 = 16;
+/// Number of sessions of SMTP that submit besides.
+const SESSIONS: u64 = 2;
 /// Number of clients that share each of the keys that are posted at once.
 const SHARING: u64 = 4;
 
@@ -23,6 +26,8 @@ pub(crate) struct Api {
     pub(crate) base: String,
     /// The same service in Resend's shape.
     resend: String,
+    /// Address for submissions over SMTP.
+    smtp: String,
     pub(crate) key: String,
     client: Client,
     history: History,
@@ -34,6 +39,9 @@ enum Shape {
     Own,
     Resend,
 }
+
+/// Pause of a client that is refused for now.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// The organisation of all clients.
 const ORGANISATION: &str = "acme";
@@ -73,8 +81,9 @@ impl Api {
     pub(crate) fn new(process: &Process, key: String, history: History) -> Self {
         let base = listening(process);
         let resend = format!("http://{}", process.resend_listening());
+        let smtp = process.smtp_listening();
         let client = Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap();
-        Self { base, resend, key, client, history }
+        Self { base, resend, smtp, key, client, history }
     }
 
     /// Posts a message; its status and body, or `None` if the connection broke.
@@ -154,6 +163,32 @@ impl Api {
             ids.push(id);
         }
         answer.map(|(status, ..)| (status, ids))
+    }
+
+    /// Submits messages over one session of SMTP until it ends. They have no keys.
+    async fn submit(&self, ledger: &Mutex<Ledger>) -> io::Result<()> {
+        let mut client = SmtpClient::login(&self.smtp, &self.key).await?;
+        loop {
+            let subject = format!("over SMTP: {:x}", fastrand::u128(..));
+            let message = format!(
+                "From: Ann <ann@example.com>\r\nTo: {SUCCESS}\r\nSubject: {subject}\r\n\r\nHow are you?\r\n"
+            );
+            let began = self.history.now();
+            let reply = client.submit(&[SUCCESS], &message).await;
+            let reply = reply.ok();
+            let id = reply.as_deref().and_then(accepted_id);
+            // What another reply refuses for now has the same meaning as this status.
+            let answer = reply.as_ref().map(|_| (if id.is_some() { 200 } else { 503 }, id));
+            self.history.write_post(began, &subject, answer);
+            match (&reply, id) {
+                (None, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (_, Some(id)) => ledger.lock().unwrap().answered(None, id),
+                (Some(reply), None) => {
+                    assert!(reply.starts_with('4'), "{reply}");
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                }
+            }
+        }
     }
 
     async fn ask(&self, path: &str, body: &Value) -> Option<(u16, bool, Value)> {
@@ -260,6 +295,10 @@ impl Api {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
+        for _ in 0..SESSIONS {
+            let (client, ledger) = (self.clone(), Arc::clone(ledger));
+            clients.spawn(async move { drop(client.submit(&ledger).await) });
+        }
         for number in 0..CLIENTS {
             let random = fastrand::Rng::with_seed(seed ^ (round << 16) ^ number);
             let ledger = Arc::clone(ledger);
@@ -294,7 +333,7 @@ impl Poster {
             };
             match answered {
                 Some(200) => {}
-                Some(503) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Some(503) => tokio::time::sleep(REFUSED_PAUSE).await,
                 Some(status) => panic!("{status}"),
                 None => return,
             }

@@ -15,13 +15,15 @@ mod kit;
 mod ledger;
 mod limits;
 mod old;
+#[cfg(feature = "interop")]
+mod power;
 mod site;
 mod torture;
 mod versions;
 mod webhooks;
 
 use kit::number;
-use torture::{Keeper, Torture};
+use torture::{End, Keeper, Torture};
 
 const ROUNDS: u64 = if cfg!(feature = "long") { 200 } else { 8 };
 
@@ -39,7 +41,7 @@ async fn torture(keeper: Keeper) {
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let rounds = number("CRASH_ROUNDS").unwrap_or(ROUNDS);
     println!("SEED={seed} CRASH_ROUNDS={rounds}");
-    let mut torture = Torture::new(seed, keeper).await;
+    let mut torture = Torture::new(seed, keeper, End::Kill).await;
     for round in 0..rounds {
         torture.round(round).await;
         if (round + 1).is_multiple_of(10) {

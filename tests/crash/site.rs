@@ -11,7 +11,7 @@ use crate::kit::{Manager, Process, Site, is_on_postgres};
 /// Time after which an event that was handed out and not deleted comes again.
 const VISIBILITY: Duration = Duration::from_secs(2);
 const CONFIGURATION: &str = "[sending]\non_unknown = \"fail\"\nretry_initial = \"100ms\"\nretry_max = \"500ms\"\n\
-     [resend_api]\nlisten = \"127.0.0.1:0\"\n";
+     [resend_api]\nlisten = \"127.0.0.1:0\"\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
 
 /// Set-up of the run of such a site, for the judge.
 pub(crate) fn run() -> Run {

@@ -1,6 +1,7 @@
 //! The rounds: when the process is killed, and what must hold whenever it is up again.
 
 use std::collections::BTreeMap;
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{History, Manager, PATIENCE, Process, Site, is_on_postgres};
+use crate::kit::{History, LossyDisk, Manager, PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
 use crate::old;
 use crate::site::{faulty_site, run, spawn, spawn_under};
@@ -25,6 +26,11 @@ const CUT_CREATIONS: u32 = if cfg!(feature = "long") { 50 } else { 5 };
 const SETTLE_EVERY: u64 = 10;
 /// Messages past their retention that a round puts into the file.
 const OLD: usize = 2_500;
+/// Faults of the disk beside cuts, each in one of so many rounds as three times their number. With
+/// `DISK_FAULT`, every round has that one.
+const FAULTS: [&str; 5] = ["eio-on-sync", "eio-on-write", "full", "short-write", "slow-sync"];
+/// The power fails in the middle of the operation after fewer than this, from a random moment on.
+const MAX_OPERATIONS_BEFORE_A_CUT: u64 = 100;
 /// Number of older messages that are read again in each round.
 const READ_AGAIN: usize = 100;
 
@@ -37,7 +43,22 @@ pub(crate) enum Keeper {
     Manager,
 }
 
+/// End of a life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The process is killed. The kernel keeps what it wrote.
+    Kill,
+    /// The power fails: what was not synced may be lost. The disk ignores these syncs.
+    #[cfg_attr(
+        not(feature = "interop"),
+        expect(dead_code, reason = "only the tests of power cuts need it, and they need FUSE")
+    )]
+    PowerCut { ignored: &'static str },
+}
+
 pub(crate) struct Torture {
+    /// The disk of the data directory, if its power fails. It is unmounted before the site goes.
+    disk: Option<LossyDisk>,
     site: Site,
     manager: Option<Manager>,
     key: String,
@@ -50,20 +71,34 @@ pub(crate) struct Torture {
     /// Duration of the last start.
     start_took: Duration,
     kills: u32,
+    /// Lives of the process in which the disk failed a write.
+    refusing: u32,
     kills_while_starting: u32,
     /// Duration of the last copy.
     copy_took: Duration,
     copies: Copies,
     old: usize,
+    /// Prints what each cut lost.
+    shows_losses: bool,
 }
 
 impl Torture {
-    pub(crate) async fn new(seed: u64, keeper: Keeper) -> Self {
-        let site = faulty_site(seed).await;
-        let name = format!("killed-{seed}-{keeper:?}");
+    pub(crate) async fn new(seed: u64, keeper: Keeper, end: End) -> Self {
+        let mut site = faulty_site(seed).await;
+        let (name, disk) = match end {
+            End::Kill => (format!("killed-{seed}-{keeper:?}"), None),
+            End::PowerCut { ignored } => {
+                let mounted = site.directory().join("disk");
+                std::fs::create_dir(&mounted).unwrap();
+                let disk = LossyDisk::mount(&mounted, seed, ignored);
+                site.move_data_to(mounted.join("data"));
+                (format!("cut-{seed}-{ignored}"), Some(disk))
+            }
+        };
         let history = History::begin(&name, run(), &site.simulator);
         let manager = (keeper == Keeper::Manager).then(|| Manager::of(&site, 2, Vec::new()));
         let mut torture = Self {
+            disk,
             site,
             manager,
             key: String::new(),
@@ -74,17 +109,19 @@ impl Torture {
             feeds_read: 0,
             start_took: Duration::from_millis(200),
             kills: 0,
+            refusing: 0,
             kills_while_starting: 0,
             copy_took: Duration::from_millis(200),
             copies: Copies::default(),
             old: 0,
+            shows_losses: std::env::var_os("SHOW_LOSSES").is_some(),
         };
         for _ in 0..CUT_CREATIONS {
             torture.cut_start().await;
         }
         let (process, _) = torture.start();
         torture.key = torture.site.add_organisation("acme", "example.com");
-        drop(process);
+        torture.kill(process);
         torture
     }
 
@@ -116,14 +153,15 @@ impl Torture {
         let clients = api.load(round, self.seed, &self.ledger);
         let suppression = format!("manual-{round}@example.org");
         let arguments = ["suppression", "add", "--org", "acme", suppression.as_str()];
-        let command = copies::begin(self.site.command(&arguments));
+        let mut command = copies::begin(self.site.command(&arguments));
+        self.make_fault();
         sleep(self.up_to(Duration::from_millis(800))).await;
         if !is_on_postgres() && self.random.u8(0..3) == 0 {
             let backup = self.begin_backup();
             sleep(self.up_to(AS_LONG * self.copy_took)).await;
-            self.kill_during(backup, process).await;
+            self.kill_during(backup, process, &mut command).await;
         } else {
-            self.kill(process);
+            self.end(Some(process), &mut [&mut command]);
         }
         clients.join_all().await;
         // It works on the file after the process has ended, so it has to end before the next start.
@@ -136,6 +174,11 @@ impl Torture {
             }));
             self.ledger.lock().unwrap().suppressed.push(suppression);
         }
+    }
+
+    /// Number of times that the power failed.
+    pub(crate) fn cuts(&self) -> u64 {
+        self.disk.as_ref().map_or(0, |disk| disk.cuts().into())
     }
 
     /// Waits until all messages are final, compares everything, and returns a summary of the run.
@@ -160,9 +203,11 @@ impl Torture {
         }
         let ledger = self.ledger.lock().unwrap();
         format!(
-            "{} kills ({} while starting), {} backups, restorations and compactions broken off ({} \
-             backups whole all the same), {} answers of 200 for {} messages and {} keys, {} sent, \
+            "{} cuts of power, {} lives that refused writes, {} kills ({} while starting), {} backups, \
+             restorations and compactions broken off ({} backups whole all the same), {} answers of 200 for {} messages and {} keys, {} sent, \
              {} events in the feed, {} suppressions by hand, {} records purged; lost: 0",
+            self.cuts(),
+            self.refusing,
             self.kills,
             self.kills_while_starting,
             self.copies.broken_off,
@@ -202,11 +247,47 @@ impl Torture {
     }
 
     fn kill(&mut self, process: Process) {
-        self.kills += 1;
-        let log = process.log();
-        assert!(!log.contains("panicked") && !log.contains("damaged"), "{log}");
-        drop(process);
-        self.history.write_kill();
+        self.end(Some(process), &mut []);
+    }
+
+    /// Ends the process. If the power fails, these commands end at the same moment.
+    fn end(&mut self, mut process: Option<Process>, commands: &mut [&mut Child]) {
+        self.kills += u32::from(process.is_some());
+        if let Some(disk) = &mut self.disk {
+            let operations = self.random.u64(0..MAX_OPERATIONS_BEFORE_A_CUT);
+            tokio::task::block_in_place(|| disk.freeze_after(operations));
+            for command in &mut *commands {
+                command.kill().unwrap();
+            }
+            if let Some(process) = &mut process {
+                process.begin_kill();
+            }
+            let lost = disk.cut(self.random.u64(..));
+            if self.shows_losses {
+                println!("cut {}: {lost}", disk.cuts());
+            }
+            for command in commands {
+                command.wait().unwrap();
+            }
+        }
+        if let Some(process) = process {
+            let log = process.kill();
+            self.refusing += u32::from(log.contains("writes are refused for now"));
+            assert!(!log.contains("panicked") && !log.contains("damaged"), "{log}");
+            self.history.write_kill();
+        }
+        if let Some(disk) = &mut self.disk {
+            disk.start();
+        }
+    }
+
+    /// Gives a disk whose power will fail a fault, or none.
+    fn make_fault(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        let chosen = FAULTS.get(self.random.usize(0..3 * FAULTS.len())).copied();
+        if let Some(fault) = std::env::var("DISK_FAULT").ok().as_deref().or(chosen) {
+            disk.fault(fault);
+        }
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
@@ -225,6 +306,9 @@ impl Torture {
             let ledger = self.ledger.lock().unwrap();
             ids.extend(self.random.choose_multiple(ledger.ids.keys().cloned(), READ_AGAIN));
         }
+        // Two reads of one message at once may end in any order.
+        ids.sort();
+        ids.dedup();
         self.read(api, ids, |id, status| {
             let is_final = matches!(status, "sent" | "failed" | "suppressed");
             assert!(self.manager.is_some() || is_final, "{id} is still {status}");

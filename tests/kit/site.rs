@@ -29,6 +29,7 @@ const EXEC: &str = "exec \"$0\" serve --config \"$1\"";
 
 pub(crate) struct Site {
     directory: TempDir,
+    data: PathBuf,
     pub(crate) simulator: Simulator,
     /// The key of `acme`.
     pub(crate) key: String,
@@ -57,18 +58,19 @@ impl Site {
         let verified = vec!["example.com".to_owned()];
         let simulator = start_simulator(Options { verified, credentials, ..options }).await;
         let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("data")).unwrap();
-        let site = Self { directory, simulator, key: String::new() };
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let site = Self { directory, data, simulator, key: String::new() };
         site.configure(more, &format!("endpoint = \"{}\"\n", site.simulator.endpoint()));
         site
     }
 
     /// Writes the configuration: `more` as TOML to follow the basics, `ses` for the table `[ses]`.
     pub(crate) fn configure(&self, more: &str, ses: &str) {
-        let root = self.directory.path().display();
+        let (root, data) = (self.directory.path().display(), self.data.display());
         let text = format!(
             "listen = \"127.0.0.1:0\"\noperator_listen = \"127.0.0.1:0\"\n\
-             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
+             data_dir = \"{data}\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
              [ses]\n{ses}"
         );
         let database = self.database().filter(|_| !text.contains("[store]"));
@@ -84,6 +86,13 @@ impl Site {
         let text = std::fs::read_to_string(self.config()).unwrap();
         assert!(text.contains(from), "{text}");
         std::fs::write(self.config(), text.replace(from, to)).unwrap();
+    }
+
+    /// Puts the data directory to another place. What is in it stays behind.
+    pub(crate) fn move_data_to(&mut self, data: PathBuf) {
+        let line = |data: &Path| format!("data_dir = \"{}\"", data.display());
+        self.reconfigure(&line(&self.data), &line(&data));
+        self.data = data;
     }
 
     /// Has the service read the simulator's events.
@@ -106,7 +115,7 @@ impl Site {
 
     /// The directory of the data file.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.data.clone()
     }
 
     /// The site's database, if its store is on `PostgreSQL`.

@@ -2,6 +2,7 @@
 //! file is the old one or the new one.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -50,14 +51,19 @@ impl Torture {
     }
 
     /// Kills the service, and a backup of it at the same time or not at all.
-    pub(super) async fn kill_during(&mut self, mut backup: Backup, process: Process) {
+    pub(super) async fn kill_during(
+        &mut self,
+        mut backup: Backup,
+        process: Process,
+        command: &mut Child,
+    ) {
         self.copies.broken_off += 1;
         if self.random.bool() {
             backup.command.kill().unwrap();
             // The service goes on for a while.
             sleep(self.up_to(Duration::from_millis(50))).await;
         }
-        self.kill(process);
+        self.end(Some(process), &mut [command, &mut backup.command]);
         self.look_at(backup).await;
     }
 
@@ -86,7 +92,7 @@ impl Torture {
                 let mut command = begin(self.site.command(&arguments));
                 self.cut(&mut command).await;
                 command.wait().unwrap();
-                std::fs::remove_file(file).unwrap();
+                remove(&file);
             }
         }
         let data = self.site.data_dir();
@@ -94,14 +100,18 @@ impl Torture {
         for entry in std::fs::read_dir(data).unwrap() {
             let path = entry.unwrap().path();
             if path.to_str().unwrap().contains(".replaced-") {
-                std::fs::remove_file(path).unwrap();
+                remove(&path);
             }
         }
     }
 
     async fn cut(&mut self, command: &mut Child) {
         sleep(self.up_to(AS_LONG * self.copy_took)).await;
-        command.kill().unwrap();
+        if self.disk.is_some() {
+            self.end(None, &mut [command]);
+        } else {
+            command.kill().unwrap();
+        }
     }
 
     /// Checks that a file with the backup's name holds all that was acknowledged before it began.
@@ -120,8 +130,14 @@ impl Torture {
         let all: BTreeSet<String> = all.iter().map(|message| message.id.to_string()).collect();
         let missing = backup.acknowledged.difference(&all).count();
         assert_eq!(missing, 0, "messages that were acknowledged before the backup began");
-        std::fs::remove_file(backup.file).unwrap();
+        remove(&backup.file);
     }
+}
+
+/// Removes a file for good: a power cut does not bring it back.
+fn remove(file: &Path) {
+    std::fs::remove_file(file).unwrap();
+    File::open(file.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
 /// Starts a command whose output is read when it has ended.

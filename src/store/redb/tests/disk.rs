@@ -114,6 +114,38 @@ async fn what_is_in_memory_is_what_is_on_disk_whichever_sync_failed() {
     }
 }
 
+/// Linux takes pages for clean that a failed sync did not write: what was answered before and after
+/// that must be there once the cache is gone.
+#[tokio::test]
+async fn what_was_answered_is_there_after_a_power_cut_whichever_sync_forgot_its_writes() {
+    for failing in 0..6 {
+        let disk = Disk::formatted();
+        let fixture = on_disk(&disk).await;
+        let mut ids = Vec::new();
+        let mut accept = async |count: usize| {
+            for _ in 0..count {
+                match fixture.accept(None, START).await {
+                    Ok(Accepted::New(id)) => ids.push(id),
+                    Err(StoreError::Unavailable) => fixture.store.writable().await,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        // With several checkpoints.
+        accept(200).await;
+        disk.set(Fault::SyncForgets { after: failing });
+        accept(200).await;
+        disk.set(Fault::WritesFail);
+        drop(fixture);
+        disk.set(Fault::None);
+        disk.cut();
+        let store = Store::on_redb(disk.opener(NO_CACHE), START).unwrap().0;
+        for id in ids {
+            assert!(store.message(id, START).await.unwrap().is_some(), "{failing}: {id} is lost");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_end() {
     let disk = Disk::formatted();
@@ -485,6 +517,9 @@ pub(crate) enum Fault {
     SyncFails { after: usize },
     /// The one sync after `after` more fails, and the writes since the last one are lost.
     SyncLoses { after: usize },
+    /// The one sync of the data file after `after` more fails. The writes since the last one are lost,
+    /// but reads show them until the disk loses its power, and no later sync writes them: as on Linux.
+    SyncForgets { after: usize },
     /// No write and no sync succeeds.
     WritesFail,
     /// Every read fails.
@@ -520,8 +555,22 @@ struct FileContent {
     bytes: Vec<u8>,
     /// Content as of the last sync.
     synced: Vec<u8>,
+    /// Blocks that were written since then, and are not forgotten.
+    dirty: BTreeSet<u64>,
     /// The blocks that have been allocated.
     given: HashSet<u64>,
+}
+
+impl FileContent {
+    /// Makes the blocks durable that are not forgotten.
+    fn sync(&mut self) {
+        self.synced.resize(self.bytes.len(), 0);
+        for block in std::mem::take(&mut self.dirty) {
+            let start = usize::try_from(block * BLOCK).unwrap().min(self.bytes.len());
+            let end = self.bytes.len().min(start + usize::try_from(BLOCK).unwrap());
+            self.synced[start..end].copy_from_slice(&self.bytes[start..end]);
+        }
+    }
 }
 
 impl Content {
@@ -547,6 +596,16 @@ impl Disk {
         let data = self.clone();
         let journal = Self { content: Arc::clone(&self.content), file: Which::Journal };
         Opener::backend(cache_bytes, move || data.clone(), move || journal.clone())
+    }
+
+    /// Loses its power: both files are as of the last sync.
+    fn cut(&self) {
+        let mut content = self.content();
+        for which in [Which::Data, Which::Journal] {
+            let file = content.file(which);
+            file.bytes.clone_from(&file.synced);
+            file.dirty.clear();
+        }
     }
 
     /// Sets its fault from now on.
@@ -612,23 +671,30 @@ impl StorageBackend for Disk {
                 content.fault = Fault::None;
                 let file = content.file(self.file);
                 file.bytes.clone_from(&file.synced);
+                file.dirty.clear();
+                return Err(io::Error::other("sync failed"));
+            }
+            // Each write to the journal is synced by itself.
+            Fault::SyncForgets { .. } if self.file == Which::Journal => {}
+            Fault::SyncForgets { after: 0 } => {
+                content.fault = Fault::None;
+                content.file(self.file).dirty.clear();
                 return Err(io::Error::other("sync failed"));
             }
             Fault::SyncPanics { after: 0 } => {
                 content.fault = Fault::None;
-                let file = content.file(self.file);
-                file.synced.clone_from(&file.bytes);
+                content.file(self.file).sync();
                 drop(guard);
                 panic!("sync panics");
             }
             Fault::WritesFail => return Err(io::Error::other("sync failed")),
             Fault::SyncFails { after }
             | Fault::SyncLoses { after }
+            | Fault::SyncForgets { after }
             | Fault::SyncPanics { after } => *after -= 1,
             Fault::None | Fault::Full | Fault::ReadsFail | Fault::ReadsPanic => {}
         }
-        let file = content.file(self.file);
-        file.synced.clone_from(&file.bytes);
+        content.file(self.file).sync();
         Ok(())
     }
 
@@ -644,6 +710,7 @@ impl StorageBackend for Disk {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             file.given.insert(block);
+            file.dirty.insert(block);
         }
         let offset = usize::try_from(offset).unwrap();
         let bytes = file.bytes.get_mut(offset..offset + data.len());
