@@ -190,9 +190,13 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
 
 pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
     let mut filter = admin.filter(&call)?;
-    if let Some(text) = &call.search
-        && let Some(ids) = admin.named_by(text, filter.organisation).await?
-    {
+    let ids = match (call.search.as_deref().map(str::trim), &call.before) {
+        (None, _) => None,
+        (Some(text), None) => admin.named_by(text, filter.organisation).await?,
+        // The request for the first page has found what a text names alone.
+        (Some(text), Some(_)) => MessageId::beginning_with(text),
+    };
+    if let Some(ids) = ids {
         let named = MessageFilter { ids: Some(ids), any_field: None, ..filter.clone() };
         let first = MessageFilter { before: None, ..named.clone() };
         let found = admin.listed(first, 2).await?;
@@ -283,7 +287,6 @@ impl Admin {
         text: &str,
         organisation: Option<OrganisationId>,
     ) -> Result<Option<RangeInclusive<MessageId>>, Refusal> {
-        let text = text.trim();
         if let Some(ids) = MessageId::beginning_with(text) {
             return Ok(Some(ids));
         }

@@ -4,6 +4,63 @@
 //! signatures included, captures the mail that SES would have sent, puts the events that SES would
 //! publish into a queue, and injects faults on request. Must not know pillarbox: it shares nothing
 //! with the sending side but the notion of time, so that the two cannot agree on a mistake.
+//!
+//! # In the tests of another project
+//!
+//! Depend on this crate by the path of a checkout of pillarbox. A test starts a simulator, gives its
+//! endpoint to the program under test, and looks at what arrived:
+//!
+//! ```
+//! use pillarbox_simulator::{Fault, Options, Simulator};
+//! use tokio::net::TcpListener;
+//!
+//! # use std::time::SystemTime;
+//! # use aws_credential_types::Credentials;
+//! # use aws_sigv4::{http_request::{sign, SignableBody, SignableRequest, SigningSettings}, sign::v4};
+//! # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! # async fn send_an_order(endpoint: &str) {
+//! #     let body = r#"{"FromEmailAddress":"shop@example.com","Destination":{"ToAddresses":["ann@example.org"]},"Content":{"Simple":{"Subject":{"Data":"Your order"},"Body":{"Text":{"Data":"It is on its way."}}}}}"#;
+//! #     let path = "/v2/email/outbound-emails";
+//! #     loop {
+//! #         let identity = Credentials::new("simulator", "simulator", None, None, "test").into();
+//! #         let params = v4::SigningParams::builder().identity(&identity).region("eu-west-1").name("ses");
+//! #         let params = params.time(SystemTime::now()).settings(SigningSettings::default()).build().unwrap().into();
+//! #         let (url, given) = (format!("{endpoint}{path}"), [("content-type", "application/json")]);
+//! #         let request = SignableRequest::new("POST", &url, given.into_iter(), SignableBody::Bytes(body.as_bytes()));
+//! #         let (signed, _) = sign(request.unwrap(), &params).unwrap().into_parts();
+//! #         let host = endpoint.trim_start_matches("http://");
+//! #         let mut text = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+//! #         for (name, value) in given.into_iter().chain(signed.headers()) {
+//! #             text += &format!("{name}: {value}\r\n");
+//! #         }
+//! #         let mut connection = tokio::net::TcpStream::connect(host).await.unwrap();
+//! #         connection.write_all(format!("{text}\r\n{body}").as_bytes()).await.unwrap();
+//! #         let mut answer = String::new();
+//! #         connection.read_to_string(&mut answer).await.unwrap();
+//! #         if answer.starts_with("HTTP/1.1 200") {
+//! #             break;
+//! #         }
+//! #         assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+//! #     }
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+//! let options = Options { verified: vec!["example.com".to_owned()], ..Options::default() };
+//! let simulator = Simulator::start(listener, options).await;
+//! // The first call is throttled, so the program has to try again.
+//! simulator.script(vec![Fault::Throttled]);
+//!
+//! // It signs for `eu-west-1` with the access key `simulator` and the secret `simulator`.
+//! send_an_order(&simulator.endpoint()).await;
+//!
+//! let messages = simulator.messages();
+//! assert_eq!(messages.len(), 1);
+//! assert_eq!(messages[0].subject, "Your order");
+//! assert_eq!(messages[0].recipients[0].address, "ann@example.org");
+//! assert_eq!(simulator.calls_total(), 2);
+//! simulator.shutdown().await;
+//! # });
+//! ```
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 

@@ -14,6 +14,7 @@ mod journals;
 mod kit;
 mod ledger;
 mod limits;
+mod lossy_disk;
 mod old;
 #[cfg(feature = "interop")]
 mod power;

@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{History, LossyDisk, Manager, PATIENCE, Process, Site, is_on_postgres};
+use crate::kit::{History, Manager, PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
+use crate::lossy_disk::LossyDisk;
 use crate::old;
 use crate::site::{faulty_site, run, spawn, spawn_under};
 use copies::{AS_LONG, Copies, strays};

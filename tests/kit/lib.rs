@@ -13,7 +13,6 @@ mod database;
 mod dev;
 mod history;
 mod local;
-mod lossy_disk;
 mod manager;
 mod process;
 mod proxy;
@@ -29,7 +28,6 @@ pub(crate) use local::{
     LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,
     open_store, send_with_key, ses_client, store_api_key,
 };
-pub(crate) use lossy_disk::LossyDisk;
 pub(crate) use manager::Manager;
 pub(crate) use process::{Finished, Process, pillarbox};
 pub(crate) use proxy::Proxy;

@@ -135,7 +135,7 @@ assert.ok(box.height <= 300, `the conditions are ${box.height} px high`);
 await shot(many, "conditions");
 const line = many.locator("details.condition").filter({ hasText: "5 domains are paused" });
 await line.locator("summary").press("Enter");
-await line.getByRole("link", { name: "Show 207 messages that wait of acme from d0.example" }).waitFor();
+await line.getByRole("link", { name: "Show 207 waiting messages of acme from d0.example" }).waitFor();
 await line.getByRole("button", { name: "Copy the command pillarbox message list --status queued --org acme" }).first().waitFor();
 assert.match(await many.title(), /^\(19\) Overview/);
 await shot(many, "conditions-open");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::str::FromStr;
 
-/// Fault that the disk has until it is healed.
+/// Fault that the disk has until the next cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The next `fsync` of a file fails with EIO and loses pages. It happens once.

@@ -6,7 +6,6 @@
 //! | `cut SEED` | loses what was not synced; all callers get EIO |
 //! | `start` | serves what survived |
 //! | `fault WORD` | `eio-on-sync`, `eio-on-write`, `full`, `short-write` or `slow-sync` |
-//! | `heal` | ends all faults |
 //! | `quit` | unmounts; the end of the input does the same |
 //!
 //! It prints one line for each, and one once it is mounted. `LOSSY_DISK_IGNORE_SYNC` lists the names
@@ -78,7 +77,6 @@ fn run(power: &Power, line: &str) -> String {
             Ok(fault) => power.add_fault(fault),
             Err(_) => return format!("no such fault: {argument}"),
         },
-        "heal" => power.heal(),
         _ => return format!("no such command: {command}"),
     }
     "ok".to_owned()

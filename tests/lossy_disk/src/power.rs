@@ -81,12 +81,6 @@ impl Power {
         self.lock().faults.insert(fault);
     }
 
-    /// Ends all faults.
-    pub fn heal(&self) {
-        self.lock().faults.clear();
-        self.changed.notify_all();
-    }
-
     /// Begins a cut in the middle of the operation after so many others, or soon if there are no
     /// more. From then on nothing becomes durable, and no caller gets an answer.
     pub fn freeze_after(&self, operations: u64) {

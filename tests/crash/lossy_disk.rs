@@ -60,11 +60,6 @@ impl LossyDisk {
         assert_eq!(self.ask(&format!("fault {fault}")), "ok");
     }
 
-    /// Ends all faults.
-    pub(crate) fn heal(&mut self) {
-        assert_eq!(self.ask("heal"), "ok");
-    }
-
     /// Number of cuts so far.
     pub(crate) fn cuts(&self) -> u32 {
         self.cuts
