@@ -444,8 +444,9 @@ impl Inner {
         self.accept_batch(prepared, request_id, wire::accepted_batch).await
     }
 
-    /// Accepts a prepared batch, and answers with the outcome of each of its messages, as `write` has it.
-    /// The id of the first new message is that of the request, so that one leads to the other.
+    /// Accepts a prepared batch, and answers with the outcome of each of its messages, as `write`
+    /// has it. The id of the first new message is that of the request, so that one leads to the
+    /// other.
     pub(crate) async fn accept_batch(
         &self,
         prepared: PreparedBatch,

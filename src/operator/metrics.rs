@@ -168,7 +168,7 @@ static METRICS: [Metric; 75] = [
         |s| Some(s.sending.greatest_share)),
     gauge("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
         |s| s.sending.rate.limit()),
-    gauge("pillarbox_send_rate_limit_recipients_per_second", "Pace without throttling; absent if there is no limit.",
+    gauge("pillarbox_send_rate_limit_recipients_per_second", "Limit of the sending rate without throttling; absent if there is no limit.",
         |s| s.sending.rate_limit.limit()),
     gauge("pillarbox_quota_recipients", "Quota of recipients in 24 hours; absent if it is not known.",
         |s| Some(s.sending.quota?.max)),

@@ -27,8 +27,8 @@ const CUT_CREATIONS: u32 = if cfg!(feature = "long") { 50 } else { 5 };
 const SETTLE_EVERY: u64 = 10;
 /// Messages past their retention that a round puts into the file.
 const OLD: usize = 2_500;
-/// Faults of the disk beside cuts, each in one of so many rounds as three times their number. With
-/// `DISK_FAULT`, every round has that one.
+/// Faults of the disk beside cuts: about every third round has one of them. With `DISK_FAULT`, every
+/// round has that one.
 const FAULTS: [&str; 5] = ["eio-on-sync", "eio-on-write", "full", "short-write", "slow-sync"];
 /// The power fails in the middle of the operation after fewer than this, from a random moment on.
 const MAX_OPERATIONS_BEFORE_A_CUT: u64 = 100;
@@ -204,9 +204,10 @@ impl Torture {
         }
         let ledger = self.ledger.lock().unwrap();
         format!(
-            "{} cuts of power, {} lives that refused writes, {} kills ({} while starting), {} backups, \
-             restorations and compactions broken off ({} backups whole all the same), {} answers of 200 for {} messages and {} keys, {} sent, \
-             {} events in the feed, {} suppressions by hand, {} records purged; lost: 0",
+            "{} cuts of power, {} lives that refused writes, {} kills ({} while starting), {} \
+             backups, restorations and compactions broken off ({} backups whole all the same), {} \
+             answers of 200 for {} messages and {} keys, {} sent, {} events in the feed, {} \
+             suppressions by hand, {} records purged; lost: 0",
             self.cuts(),
             self.refusing,
             self.kills,

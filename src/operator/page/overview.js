@@ -44,8 +44,8 @@ const livePlots = [
   new Plot("Queue, messages", [{ name: "pending", colour: "blue", value: (sample) => sample.queue, area: true }], short, 1),
   new Plot("Recipients a second", [
     { name: "sent", colour: "blue", value: (sample) => sample.recipients, area: true },
-    { name: "rate limit", colour: "good", value: (sample, state) => limited(state?.rate), limit: true },
-    { name: "limit", colour: "warn", value: (sample, state) => limited(state?.rateLimit), limit: true },
+    { name: "limit now", colour: "good", value: (sample, state) => limited(state?.rate), limit: true },
+    { name: "limit without throttling", colour: "warn", value: (sample, state) => limited(state?.rateLimit), limit: true },
   ], short, 1),
   new Plot("Provider's latency", [{ name: "mean", colour: "blue", value: (sample) => sample.latency, area: true }], seconds, 0.01),
 ];

@@ -200,47 +200,50 @@ impl Disk {
         kind: Kind,
         attributes: Attributes,
     ) -> Result<Inode, DiskError> {
-        if self.directory(parent)?.now.contains_key(name) {
-            return Err(DiskError::Exists);
-        }
         let body = match kind {
             Kind::File => Body::File(Content::default()),
             Kind::Directory => Body::Directory(Directory::default()),
         };
         let number = self.next;
+        self.add(parent, name, number)?;
         self.next += 1;
         self.nodes.insert(number, Node { attributes, body });
-        self.add(parent, name, number)?;
         self.inode(number)
     }
 
     /// Gives a file another name.
     pub fn link(&mut self, number: u64, parent: u64, name: &OsStr) -> Result<Inode, DiskError> {
-        if self.directory(parent)?.now.contains_key(name) {
-            return Err(DiskError::Exists);
-        }
         self.content(number)?;
         self.add(parent, name, number)?;
         self.inode(number)
     }
 
     fn add(&mut self, parent: u64, name: &OsStr, inode: u64) -> Result<(), DiskError> {
-        self.directory_mut(parent)?.now.insert(name.to_owned(), inode);
+        let names = &mut self.directory_mut(parent)?.now;
+        if names.contains_key(name) {
+            return Err(DiskError::Exists);
+        }
+        names.insert(name.to_owned(), inode);
         self.pending.push(Change::Add { at: (parent, name.to_owned()), inode });
         Ok(())
+    }
+
+    /// Refuses to remove or replace what is of another kind, and a directory with entries.
+    fn may_go(&self, found: &Inode, kind: Kind) -> Result<(), DiskError> {
+        match (kind, found.kind) {
+            (Kind::File, Kind::Directory) => Err(DiskError::IsADirectory),
+            (Kind::Directory, Kind::File) => Err(DiskError::NotADirectory),
+            (Kind::Directory, Kind::Directory) if !self.entries(found.number)?.is_empty() => {
+                Err(DiskError::NotEmpty)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes the name of a file or of an empty directory.
     pub fn remove(&mut self, parent: u64, name: &OsStr, kind: Kind) -> Result<(), DiskError> {
         let found = self.lookup(parent, name)?;
-        match (kind, found.kind) {
-            (Kind::File, Kind::Directory) => return Err(DiskError::IsADirectory),
-            (Kind::Directory, Kind::File) => return Err(DiskError::NotADirectory),
-            (Kind::Directory, Kind::Directory) if !self.entries(found.number)?.is_empty() => {
-                return Err(DiskError::NotEmpty);
-            }
-            _ => {}
-        }
+        self.may_go(&found, kind)?;
         self.directory_mut(parent)?.now.remove(name);
         let at = (parent, name.to_owned());
         self.pending.push(Change::Remove { at, inode: found.number });
@@ -258,14 +261,7 @@ impl Disk {
         match self.lookup(new_parent, new_name) {
             Ok(_) if !replace => return Err(DiskError::Exists),
             Ok(there) if there.number == found.number => return Ok(()),
-            Ok(there) => match (found.kind, there.kind) {
-                (Kind::File, Kind::Directory) => return Err(DiskError::IsADirectory),
-                (Kind::Directory, Kind::File) => return Err(DiskError::NotADirectory),
-                (Kind::Directory, Kind::Directory) if !self.entries(there.number)?.is_empty() => {
-                    return Err(DiskError::NotEmpty);
-                }
-                _ => {}
-            },
+            Ok(there) => self.may_go(&there, found.kind)?,
             Err(DiskError::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -41,13 +41,12 @@ impl Mount {
         name: &OsStr,
         kind: Kind,
         mode: u32,
-    ) -> Result<FileAttr, Errno> {
+    ) -> Result<Inode, DiskError> {
         let attributes = Attributes::new(mode, request.uid(), request.gid());
-        let created = self.0.change(false, |running| {
+        self.0.change(false, |running| {
             need_room(&running)?;
             running.disk.create(parent.0, name, kind, attributes)
-        });
-        Ok(described(&created.map_err(errno)?))
+        })
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, kind: Kind, reply: ReplyEmpty) {
@@ -161,10 +160,10 @@ fn done(result: Result<(), DiskError>, reply: ReplyEmpty) {
     }
 }
 
-fn entry(result: Result<FileAttr, Errno>, reply: ReplyEntry) {
+fn entry(result: Result<Inode, DiskError>, reply: ReplyEntry) {
     match result {
-        Ok(attributes) => reply.entry(&NO_CACHE, &attributes, Generation(0)),
-        Err(error) => reply.error(error),
+        Ok(inode) => reply.entry(&NO_CACHE, &described(&inode), Generation(0)),
+        Err(error) => reply.error(errno(error)),
     }
 }
 
@@ -177,8 +176,7 @@ fn attributes(result: Result<Inode, DiskError>, reply: ReplyAttr) {
 
 impl Filesystem for Mount {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.0.read(|disk| disk.lookup(parent.0, name));
-        entry(found.map(|inode| described(&inode)).map_err(errno), reply);
+        entry(self.0.read(|disk| disk.lookup(parent.0, name)), reply);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -267,7 +265,7 @@ impl Filesystem for Mount {
             need_room(&running)?;
             running.disk.link(ino.0, newparent.0, newname)
         });
-        entry(linked.map(|inode| described(&inode)).map_err(errno), reply);
+        entry(linked, reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -288,14 +286,14 @@ impl Filesystem for Mount {
         reply: ReplyCreate,
     ) {
         match self.create_entry(request, parent, name, Kind::File, mode & !umask) {
-            Ok(attributes) => reply.created(
+            Ok(inode) => reply.created(
                 &NO_CACHE,
-                &attributes,
+                &described(&inode),
                 Generation(0),
                 FileHandle(0),
                 FopenFlags::FOPEN_DIRECT_IO,
             ),
-            Err(error) => reply.error(error),
+            Err(error) => reply.error(errno(error)),
         }
     }
 

@@ -105,11 +105,7 @@ impl Power {
 
     /// Starts the disk with what survived. All callers from before the cut must have ended.
     pub fn start(&self) {
-        self.set(Phase::On);
-    }
-
-    fn set(&self, phase: Phase) {
-        self.lock().phase = phase;
+        self.lock().phase = Phase::On;
         self.changed.notify_all();
     }
 

@@ -571,6 +571,12 @@ impl FileContent {
             self.synced[start..end].copy_from_slice(&self.bytes[start..end]);
         }
     }
+
+    /// Loses the writes since the last sync.
+    fn lose(&mut self) {
+        self.bytes.clone_from(&self.synced);
+        self.dirty.clear();
+    }
 }
 
 impl Content {
@@ -602,9 +608,7 @@ impl Disk {
     fn cut(&self) {
         let mut content = self.content();
         for which in [Which::Data, Which::Journal] {
-            let file = content.file(which);
-            file.bytes.clone_from(&file.synced);
-            file.dirty.clear();
+            content.file(which).lose();
         }
     }
 
@@ -669,9 +673,7 @@ impl StorageBackend for Disk {
             }
             Fault::SyncLoses { after: 0 } => {
                 content.fault = Fault::None;
-                let file = content.file(self.file);
-                file.bytes.clone_from(&file.synced);
-                file.dirty.clear();
+                content.file(self.file).lose();
                 return Err(io::Error::other("sync failed"));
             }
             // Each write to the journal is synced by itself.
