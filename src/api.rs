@@ -527,16 +527,9 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<(Message, Option<Live>), ApiError> {
-        let mut message = self.message_of(organisation, text).await?;
-        let mut live = None;
-        if message.status() == Status::Queued {
-            live = self.queue.live(message.id);
-            if live.is_none() {
-                // It may have ended in between. Then its record says so now.
-                message = self.message_of(organisation, text).await?;
-            }
-        }
-        Ok((message, live))
+        // Before the row: a call that ends or fails in between is shown as ended.
+        let live = text.parse().ok().and_then(|id| self.queue.live(id));
+        Ok((self.message_of(organisation, text).await?, live))
     }
 
     fn record(
