@@ -24,7 +24,7 @@ use crate::records::listing::{self, Listing};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::feed::{FeedCursor, FeedPosition};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
-use pillarbox_domain::message::{Message, Status};
+use pillarbox_domain::message::Message;
 use pillarbox_domain::organisation::{KeyRights, Organisation, Scope};
 use pillarbox_domain::request::SendRequest;
 use pillarbox_domain::search::MessageFilter;

@@ -34,6 +34,7 @@ pub struct StoreMetrics {
     /// Number of commits, and of slow commits, because a histogram cannot be read.
     commits: Counter,
     slow_commits: Counter,
+    committed_at: Mutex<Option<Instant>>,
     failed_at: Mutex<Option<Instant>>,
     /// Counts of the organisations' messages.
     pub organisations: OrganisationCounters,
@@ -51,6 +52,7 @@ impl Default for StoreMetrics {
             bodies_lost: Counter::default(),
             commits: Counter::default(),
             slow_commits: Counter::default(),
+            committed_at: Mutex::default(),
             failed_at: Mutex::default(),
             organisations: OrganisationCounters::default(),
         }
@@ -98,6 +100,12 @@ impl StoreMetrics {
         self.commits.get()
     }
 
+    /// Returns true if there was a commit in the time up to now.
+    pub(super) fn has_committed_within(&self, time: Duration) -> bool {
+        let committed_at = *locked(&self.committed_at);
+        committed_at.is_some_and(|at| at.elapsed() < time)
+    }
+
     /// Commits and checkpoints that took longer than [`SLOW_COMMIT`].
     pub fn slow_commits(&self) -> u64 {
         self.slow_commits.get()
@@ -120,6 +128,7 @@ impl StoreMetrics {
         self.batch_operations.observe(operations as f64);
         self.commit_duration.observe(took.as_secs_f64());
         self.commits.inc();
+        *locked(&self.committed_at) = Some(Instant::now());
         self.slow_commits.inc_by(u64::from(took > SLOW_COMMIT));
         let lost = increments.iter().filter(|(_, increment)| *increment == Increment::BodyLost);
         self.bodies_lost.inc_by(lost.count() as u64);

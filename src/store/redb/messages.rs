@@ -1,30 +1,30 @@
 //! Messages, read back: one by its id, or a page of them, newest first.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redb::{ReadTransaction, ReadableTable, TableHandle};
+use redb::{AccessGuard, ReadTransaction, ReadableTable, StorageError, TableHandle};
 
-use crate::damage::Damage;
 use crate::listing::{self, Order, Page, blocking};
-use crate::metrics::StoreMetrics;
 use crate::record::{IdempotencyRow, decode_message};
 use crate::redb::RedbStore;
 use crate::redb::error::{InRow, ReadError};
 use crate::redb::sent;
 use crate::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
 use crate::rows::MessageRow;
-use crate::{MessageFilter, MessagePage, StoreError};
+use crate::{InMemory, MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::request::KeyOrigin;
 use pillarbox_domain::time::Timestamp;
 
-/// Number of rows that are read before the reader checks if it should rest: a small part of a
-/// millisecond.
-const ROWS_WITHOUT_REST: usize = 32;
-/// Length of a rest, as a multiple of the work before it.
+/// Number of rows that are read before the reader checks if the writer is busy: the work of a small
+/// part of a millisecond.
+const ROWS_WITHOUT_CHECK: usize = 32;
+/// Length of the rest after each check while the writer is busy, as a multiple of the work before
+/// it. The processor is acceptance's then. No transaction lives meanwhile: the pages that commits
+/// free would pile up, and acceptance would wait for the commit that gives them all back.
 const REST: u32 = 3;
 /// Time after a commit for which the writer counts as busy.
 const BUSY: Duration = Duration::from_millis(20);
@@ -90,141 +90,105 @@ impl RedbStore {
         }
         let shared = Arc::clone(&self.shared);
         let reading = blocking(move || {
-            shared.database.read(|transaction| {
-                let rests = Rests::new(&shared.memory.metrics, Instant::now());
-                let page = Page::new(filter.clone(), limit, window_now.clone());
-                read_page(transaction, &shared.memory.damage, &filter, page, &window_now, rests)
-            })
+            let page = Page::new(filter.clone(), limit, window_now.clone());
+            let memory = &shared.memory;
+            let mut reader = PageReader { page, filter, window_now, last: None, memory };
+            loop {
+                let began = Instant::now();
+                let read = shared.database.read(|transaction| reader.read_part(transaction));
+                if let ControlFlow::Break(next) = read? {
+                    return Ok(reader.page.ending(next));
+                }
+                std::thread::sleep(began.elapsed() * REST);
+            }
         });
         self.checked(MESSAGES.name(), "a list", reading.await)
     }
 }
 
-fn read_page(
-    transaction: &ReadTransaction,
-    damage: &Damage,
-    filter: &MessageFilter,
-    mut page: Page,
-    window_now: &WindowTime,
-    mut rests: Rests<'_>,
-) -> Result<MessagePage, ReadError> {
-    let rows = transaction.open_table(MESSAGES)?;
-    let mut last = None;
-    for id in ids(transaction, filter, window_now)? {
-        if page.is_full() {
-            return Ok(page.ending(last));
-        }
-        let id = id?;
-        if let Some(row) = rows.get(id.as_bytes())? {
-            let read = decode_message(id, row.value()).in_row(MESSAGES, id);
-            page.look_at(damage.left_out(read), row.value().len());
-        }
-        last = Some(id);
-        rests.after_row();
-    }
-    Ok(page.ending(None))
+/// Reads a page, in several transactions if the writer commits meanwhile.
+struct PageReader<'a> {
+    page: Page,
+    /// What is wanted of the rows that were not checked yet.
+    filter: MessageFilter,
+    window_now: WindowTime,
+    /// The last message that was checked.
+    last: Option<MessageId>,
+    memory: &'a InMemory,
 }
 
-/// Rests of a long read. While the writer commits, the read rests for longer than it works, so that
-/// acceptance has the processor.
-struct Rests<'a> {
-    metrics: &'a StoreMetrics,
-    /// Number of commits at the last check.
-    commits: u64,
-    /// Time at which the last commit was noticed. A read begins as if it had just noticed one: else
-    /// it would work without rest until the writer gets the processor.
-    last_commit: Instant,
-    works_since: Instant,
-    rows: usize,
-}
-
-impl<'a> Rests<'a> {
-    fn new(metrics: &'a StoreMetrics, now: Instant) -> Self {
-        Self { metrics, commits: metrics.commits(), last_commit: now, works_since: now, rows: 0 }
+impl PageReader<'_> {
+    /// Reads on. If the page ends, returns the last message that was checked, if there may be more.
+    fn read_part(
+        &mut self,
+        transaction: &ReadTransaction,
+    ) -> Result<ControlFlow<Option<MessageId>>, ReadError> {
+        for (read, row) in rows(transaction, &self.filter, &self.window_now)?.enumerate() {
+            if self.page.is_full() {
+                return Ok(ControlFlow::Break(self.last));
+            }
+            let may_end = read > 0 && read.is_multiple_of(ROWS_WITHOUT_CHECK);
+            if let Some(last) = self.last.filter(|_| may_end && self.is_writer_busy()) {
+                self.filter.continue_after(last);
+                return Ok(ControlFlow::Continue(()));
+            }
+            let (id, row) = row?;
+            if let Some(row) = row {
+                let read = decode_message(id, row.value()).in_row(MESSAGES, id);
+                self.page.look_at(self.memory.damage.left_out(read), row.value().len());
+            }
+            self.last = Some(id);
+        }
+        Ok(ControlFlow::Break(None))
     }
 
-    /// Rests if a rest is due and the writer is busy.
-    fn after_row(&mut self) {
-        self.rows += 1;
-        if !self.rows.is_multiple_of(ROWS_WITHOUT_REST) {
-            return;
-        }
-        let due = self.due(self.metrics.commits(), Instant::now());
-        if !due.is_zero() {
-            std::thread::sleep(due);
-        }
-        self.works_since = Instant::now();
-    }
-
-    /// Returns the length of the rest after this many commits.
-    fn due(&mut self, commits: u64, now: Instant) -> Duration {
-        if commits != self.commits {
-            (self.commits, self.last_commit) = (commits, now);
-        }
-        if now.saturating_duration_since(self.last_commit) < BUSY {
-            now.saturating_duration_since(self.works_since) * REST
-        } else {
-            Duration::ZERO
-        }
+    fn is_writer_busy(&self) -> bool {
+        self.memory.metrics.has_committed_within(BUSY)
     }
 }
 
-type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
+/// A message's row; `None` if it has none.
+type Row = (MessageId, Option<AccessGuard<'static, &'static [u8]>>);
+type Rows = Box<dyn Iterator<Item = Result<Row, StorageError>>>;
 
-/// The ids that can match, in the order in which they are checked, from the organisation's own if
+/// The rows that can match, in the order in which they are checked, from the organisation's own if
 /// the filter names one.
-fn ids(
+fn rows(
     transaction: &ReadTransaction,
     filter: &MessageFilter,
     window_now: &WindowTime,
-) -> Result<Ids, ReadError> {
+) -> Result<Rows, ReadError> {
     let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
     let (first, end) = listing::bounds(filter, window_now, lead);
+    let messages = transaction.open_table(MESSAGES)?;
     let Some(OrganisationId(number)) = filter.organisation else {
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
-        let all = transaction.open_table(MESSAGES)?;
-        let rows = all.range((Bound::Included(*first.as_bytes()), end))?;
-        return Ok(in_order(filter, rows.map(|row| Ok(MessageId::from_bytes(row?.0.value())))));
+        let all = messages.range((Bound::Included(*first.as_bytes()), end))?;
+        return Ok(in_order(filter, all, |(id, row)| {
+            Ok((MessageId::from_bytes(id.value()), Some(row)))
+        }));
     };
     let end = match end {
         Some(end) => Bound::Excluded((number, *end.as_bytes())),
         None => Bound::Included((number, [u8::MAX; 16])),
     };
     let own = transaction.open_table(BY_ORGANISATION)?;
-    let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?;
-    Ok(in_order(filter, rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
+    let own = own.range((Bound::Included((number, *first.as_bytes())), end))?;
+    Ok(in_order(filter, own, move |(key, _)| {
+        let (_, id) = key.value();
+        Ok((MessageId::from_bytes(id), messages.get(id)?))
+    }))
 }
 
-/// Puts ids, which come with the oldest first, into the order of a filter.
-fn in_order(
+/// Puts entries, which come with the oldest first, into the order of a filter, and makes rows of
+/// them.
+fn in_order<T: 'static>(
     filter: &MessageFilter,
-    ids: impl DoubleEndedIterator<Item = Result<MessageId, redb::StorageError>> + 'static,
-) -> Ids {
+    entries: impl DoubleEndedIterator<Item = Result<T, StorageError>> + 'static,
+    row: impl Fn(T) -> Result<Row, StorageError> + 'static,
+) -> Rows {
     match Order::of(filter) {
-        Order::NewestFirst => Box::new(ids.rev()),
-        Order::OldestFirst => Box::new(ids),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_read_rests_for_longer_than_it_works_while_the_writer_commits() {
-        const WORK: Duration = Duration::from_micros(60);
-        let metrics = StoreMetrics::default();
-        let start = Instant::now();
-        let mut rests = Rests::new(&metrics, start);
-        assert_eq!(rests.due(0, start + WORK), WORK * REST, "a commit may be under way");
-        rests.works_since = start + BUSY;
-        assert_eq!(rests.due(0, start + BUSY + WORK), Duration::ZERO, "nobody else works");
-        assert_eq!(rests.due(1, start + BUSY + WORK), WORK * REST);
-        // No commit between two checks: the next one is on its way.
-        rests.works_since = start + BUSY * 3 / 2;
-        assert_eq!(rests.due(1, start + BUSY * 3 / 2 + WORK), WORK * REST);
-        rests.works_since = start + BUSY * 3;
-        assert_eq!(rests.due(1, start + BUSY * 3 + WORK), Duration::ZERO, "the writer is idle");
-        assert_eq!(rests.due(2, start + BUSY * 3 + WORK), WORK * REST);
+        Order::NewestFirst => Box::new(entries.rev().map(move |entry| row(entry?))),
+        Order::OldestFirst => Box::new(entries.map(move |entry| row(entry?))),
     }
 }

@@ -141,7 +141,10 @@ async fn a_record_that_counts_a_later_attempt_tells_of_the_failure_before_it() {
     let read = async |id: &str| loop {
         let record = server.record(id).await;
         let attempts = record["attempts"].as_u64().unwrap();
-        assert!(attempts < 2 || record["status"] == "sent" || record["error"].is_object(), "{record}");
+        assert!(
+            attempts < 2 || record["status"] == "sent" || record["error"].is_object(),
+            "{record}"
+        );
         if record["status"] == "sent" {
             break;
         }
