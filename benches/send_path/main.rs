@@ -37,6 +37,7 @@ mod queue;
 mod relay;
 mod report;
 mod scale;
+mod search;
 mod sending;
 mod size;
 mod submission;
@@ -101,6 +102,8 @@ enum Part {
     Purge,
     /// Start, acceptance and memory with many records.
     Size,
+    /// Searches in many records, and acceptance beside one.
+    Search,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -149,6 +152,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
             Part::Disk => size::disk(&scale, &mut report)?,
             Part::Purge => purge::purge(&scale, &mut report)?,
             Part::Size => size::size(&scale, &mut report)?,
+            Part::Search => search::search(&scale, &mut report)?,
         }
     }
     if let Ok(parts) = std::fs::read(output.join("parts.json")) {

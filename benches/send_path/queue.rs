@@ -22,7 +22,8 @@ pub(crate) fn cancel_all(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn ask<C: Call>(directory: &Path, call: &C) -> anyhow::Result<C::Answer> {
+/// Asks a running service over its administration socket.
+pub(crate) fn ask<C: Call>(directory: &Path, call: &C) -> anyhow::Result<C::Answer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { Ok(Client::connect(&socket(directory)).await?.call(call).await?) })
 }
