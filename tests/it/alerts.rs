@@ -212,7 +212,7 @@ async fn a_receiver_that_answers_500_for_ever_costs_nothing_else() {
         let started = Instant::now();
         let name = format!("key-{number}");
         send_with_key(&http_client(), &place.service, &place.key, &name).await;
-        assert!(started.elapsed() < Duration::from_secs(2));
+        assert!(started.elapsed() < Duration::from_secs(5));
     }
     let sent = Instant::now() + PATIENCE;
     while place.simulator.messages().len() < 10 {

@@ -70,10 +70,10 @@ async fn what_is_not_deleted_comes_again_after_the_visibility_timeout() {
     assert_eq!(bodies(&first), ["kept"]);
     let started = Instant::now();
     let mut waiting = all;
-    waiting["WaitTimeSeconds"] = json!(2);
+    waiting["WaitTimeSeconds"] = json!(20);
     let second = client.sqs("ReceiveMessage", waiting).await;
     assert!(started.elapsed() >= Duration::from_millis(900), "{:?}", started.elapsed());
-    assert!(started.elapsed() < Duration::from_millis(1_900), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     let (first, second) = (&messages(&first)[0], &messages(&second)[0]);
     assert_eq!(second["Attributes"]["ApproximateReceiveCount"], "2");
     let first_received = "ApproximateFirstReceiveTimestamp";
@@ -92,13 +92,13 @@ async fn what_is_not_deleted_comes_again_after_the_visibility_timeout() {
 async fn a_long_poll_ends_as_soon_as_a_message_arrives_and_on_shutdown() {
     let (simulator, client) = start().await;
     let started = Instant::now();
-    let long_poll = || client.sqs("ReceiveMessage", json!({ "WaitTimeSeconds": 2 }));
+    let long_poll = || client.sqs("ReceiveMessage", json!({ "WaitTimeSeconds": 20 }));
     let (answer, ()) = tokio::join!(long_poll(), async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         simulator.publish("woken").unwrap();
     });
     assert_eq!(bodies(&answer), ["woken"]);
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 
     let started = Instant::now();
     let nothing = client.sqs("ReceiveMessage", json!({ "WaitTimeSeconds": 1 })).await;
@@ -111,7 +111,7 @@ async fn a_long_poll_ends_as_soon_as_a_message_arrives_and_on_shutdown() {
         simulator.shutdown().await;
     });
     assert!(messages(&answer).is_empty());
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
