@@ -249,8 +249,9 @@ fn server_without_tls() -> (String, Arc<Mutex<Vec<String>>>) {
             let _ = connection.write_all(b"220 localhost\r\n");
             for line in lines.map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
+                // Python's smtplib writes it in lower case.
                 let reply = match line.get(..4) {
-                    Some("EHLO") => "250-localhost\r\n250 AUTH PLAIN LOGIN\r\n",
+                    Some("EHLO" | "ehlo") => "250-localhost\r\n250 AUTH PLAIN LOGIN\r\n",
                     _ => "535 5.7.8 No\r\n",
                 };
                 heard.lock().unwrap().push(line);
