@@ -307,7 +307,7 @@ fn faulty(address: &str) -> String {
 }
 
 /// A whole request, which asks for the end of the connection.
-fn read_request(client: &mut std::net::TcpStream) -> Vec<u8> {
+pub(crate) fn read_request(client: &mut std::net::TcpStream) -> Vec<u8> {
     let mut reader = BufReader::new(client);
     let (mut head, mut length) = (String::new(), 0);
     loop {

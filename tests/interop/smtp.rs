@@ -1,6 +1,6 @@
 //! SMTP submission by clients that were not written here, with STARTTLS, with TLS from the first
 //! byte and without TLS, by the recipes of `docs/smtp.md`. Their messages arrive byte for byte, but
-//! for the fields that are removed.
+//! for the fields that are removed. `applications` has the recipes of `docs/smtp-recipes.md`.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,7 +17,9 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 
 use crate::kit::{PATIENCE, Server, Site};
 
-/// The page with the recipes.
+mod applications;
+
+/// The page with the recipes for frameworks and languages.
 const PAGE: &str = include_str!("../../docs/smtp.md");
 /// The recipients of the mails that the programs build.
 const RECIPIENTS: [&str; 3] = ["bob@example.org", "cy@example.org", "hidden@example.org"];
@@ -141,8 +143,22 @@ impl Submitting {
     fn program(&self, name: &str, text: &str, recipe: &str) -> PathBuf {
         assert!(text.contains("RECIPE\n"));
         let path = self.site.directory().join(name);
+        let recipe = recipe.replace("pb_…", &self.server.key);
         std::fs::write(&path, text.replace("RECIPE\n", &format!("{recipe}\n"))).unwrap();
         path
+    }
+
+    /// This command with a program that contains the recipe as its last argument.
+    fn command(
+        &self,
+        command: &[&str],
+        (name, text): (&str, &str),
+        (recipe, own): (&str, Beginning),
+    ) -> Command {
+        let mut run = Command::new(command[0]);
+        run.args(&command[1..]).arg(self.program(name, text, recipe));
+        run.env("PORT_OF_PAGE", own.port());
+        run
     }
 
     async fn output(&self, mut command: Command) -> Output {
@@ -168,33 +184,32 @@ impl Submitting {
 
     /// Has a program that contains the recipe under this heading send with each start, run by
     /// this command.
-    async fn arrives_from(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
-        self.keeps_its_key(heading, (name, text), command).await;
+    async fn arrives_from(&self, heading: &str, program: (&str, &str), command: &[&str]) {
+        self.keeps_its_key(heading, program, command).await;
         for (count, start) in (1..).zip(self.starts.iter().copied()) {
-            let mut run = Command::new(command[0]);
-            run.args(&command[1..]);
-            run.arg(self.program(name, text, &self.recipe(heading, start)));
+            let recipe = self.recipe(heading, start);
+            let run = self.command(command, program, (&recipe, start));
             self.run_and_compare(run, count).await;
         }
     }
 
     /// Checks that the program sends no key to a server without TLS, and no mail to one whose
     /// certificate is for another name, by the recipe as the page has it. Needs a certificate.
-    async fn keeps_its_key(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
+    async fn keeps_its_key(&self, heading: &str, program: (&str, &str), command: &[&str]) {
         if self.starts != Beginning::BOTH {
             return;
         }
         let (recipe, own) = recipe_of_page(heading);
         let (without_tls, commands) = server_without_tls();
+        let mut outputs = Vec::new();
         for (host, port) in [("localhost", &*without_tls), ("127.0.0.1", self.port(own))] {
             let recipe = recipe.replace("mail.example.com", host).replace(own.port(), port);
-            let mut run = Command::new(command[0]);
-            run.args(&command[1..]).arg(self.program(name, text, &recipe));
-            let output = self.output(run).await;
+            let output = self.output(self.command(command, program, (&recipe, own))).await;
             assert!(!output.status.success(), "{heading} sends to {host}:{port}: {output:?}");
+            outputs.push(output);
         }
         let commands = commands.lock().unwrap();
-        assert!(!commands.is_empty(), "{heading} did not connect");
+        assert!(!commands.is_empty(), "{heading} did not connect: {outputs:?}");
         assert!(!commands.iter().any(|line| line.starts_with("AUTH")), "{heading}: {commands:?}");
     }
 
@@ -224,14 +239,22 @@ impl Submitting {
     }
 }
 
-/// The recipe under a heading of the page, and the start that its port has.
+/// The recipe under a heading of one of the pages, and the start that its port has.
 fn recipe_of_page(heading: &str) -> (String, Beginning) {
-    let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a recipe").1;
-    let block = section.split_once("\n```").expect("a block").1;
-    let (_, block) = block.split_once('\n').expect("its lines");
-    let (block, _) = block.split_once("\n```").expect("its end");
+    let block = first_block(PAGE, &format!("### {heading}"))
+        .or_else(|| first_block(applications::PAGE, &format!("## {heading}")))
+        .expect("a recipe");
     let own = Beginning::BOTH.into_iter().find(|start| block.contains(start.port()));
     (block.to_owned(), own.expect("a port"))
+}
+
+/// The first fenced block under a heading of a page.
+fn first_block<'a>(page: &'a str, heading: &str) -> Option<&'a str> {
+    let (_, section) = page.split_once(&format!("\n{heading}\n"))?;
+    let (_, block) = section.split_once("\n```").expect("a block");
+    let (_, block) = block.split_once('\n').expect("its lines");
+    let (block, _) = block.split_once("\n```").expect("its end");
+    Some(block)
 }
 
 /// An attacker between client and service, who hides STARTTLS and still asks for the key. Returns
@@ -249,8 +272,9 @@ fn server_without_tls() -> (String, Arc<Mutex<Vec<String>>>) {
             let _ = connection.write_all(b"220 localhost\r\n");
             for line in lines.map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
+                // Python's smtplib writes it in lower case.
                 let reply = match line.get(..4) {
-                    Some("EHLO") => "250-localhost\r\n250 AUTH PLAIN LOGIN\r\n",
+                    Some("EHLO" | "ehlo") => "250-localhost\r\n250 AUTH PLAIN LOGIN\r\n",
                     _ => "535 5.7.8 No\r\n",
                 };
                 heard.lock().unwrap().push(line);

@@ -13,7 +13,7 @@ $recipe = <<<'ENV'
 RECIPE
 ENV;
 
-preg_match_all('/^(\w+)=(.*)$/m', str_replace('pb_…', getenv('MAIL_KEY'), $recipe), $lines);
+preg_match_all('/^(\w+)=(.*)$/m', $recipe, $lines);
 $env = array_combine($lines[1], $lines[2]);
 assert($env['MAIL_MAILER'] === 'smtp');
 $transport = (new EsmtpTransportFactory())->create(new Dsn(
