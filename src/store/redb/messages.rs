@@ -192,3 +192,45 @@ fn in_order<T: 'static>(
         Order::OldestFirst => Box::new(entries.map(move |entry| row(entry?))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{Fixture, START};
+    use crate::redb::tests::in_directory;
+
+    #[tokio::test]
+    async fn a_page_is_read_in_parts_while_the_writer_commits() {
+        let directory = tempfile::tempdir().unwrap();
+        let fixture = Fixture::on(in_directory(&directory, START).await).await;
+        let mut ids = Vec::new();
+        for _ in 0..2 * ROWS_WITHOUT_CHECK + 1 {
+            ids.push(fixture.new_message().await);
+        }
+        let redb = fixture.store.redb();
+        redb.published().await;
+        let organisation = Some(fixture.organisation);
+        let after = Some(MessageId::first_of(START));
+        let own = || MessageFilter { organisation, ..MessageFilter::default() };
+        let oldest_first = || MessageFilter { after, ..MessageFilter::default() };
+        for filter in [MessageFilter::default(), own(), oldest_first()] {
+            let window_now = WindowTime::from(START);
+            let memory = &redb.shared.memory;
+            let page = Page::new(filter.clone(), ids.len(), window_now.clone());
+            let mut reader = PageReader { page, filter, window_now, last: None, memory };
+            let mut parts = 0;
+            let next = loop {
+                // As a commit of the writer does.
+                memory.metrics.committed(1, Duration::ZERO, Vec::new());
+                parts += 1;
+                let read = redb.shared.database.read(|transaction| reader.read_part(transaction));
+                if let ControlFlow::Break(next) = read.unwrap() {
+                    break next;
+                }
+            };
+            let read = reader.page.ending(next);
+            let read: Vec<_> = read.messages.iter().map(|message| message.id).rev().collect();
+            assert_eq!((read, next, parts), (ids.clone(), None, 3));
+        }
+    }
+}

@@ -63,7 +63,7 @@ impl Store {
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 
-    fn redb(&self) -> &RedbStore {
+    pub(super) fn redb(&self) -> &RedbStore {
         match &self.engine {
             Engine::Redb(redb) => redb,
             Engine::Postgres(_) => panic!("the test is of redb"),
@@ -72,6 +72,6 @@ impl Store {
 }
 
 /// Opens the store in a directory.
-async fn in_directory(directory: &TempDir, now: Timestamp) -> Store {
+pub(super) async fn in_directory(directory: &TempDir, now: Timestamp) -> Store {
     std::future::ready(Store::open(directory.path(), now).unwrap().0).await
 }
