@@ -1,7 +1,8 @@
 //! Configuration: a TOML file and the environment become one typed [`Config`].
 //!
-//! Everything wrong is reported at once, also in the file of a secret. Nothing here binds anything, and [`set_texts`] alone
-//! writes; the environment is a parameter, and [`environment`] alone asks the process for it.
+//! Everything wrong is reported at once, also in the file of a secret. Nothing here binds anything,
+//! and [`set_texts`] alone writes; the environment is a parameter, and [`environment`] alone asks
+//! the process for it.
 
 mod edit;
 mod error;

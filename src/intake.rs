@@ -1,7 +1,7 @@
 //! Intake: from a well-formed request of a known organisation to a durable message in the queue.
 //!
-//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, limits, capacity, store. It
-//! knows nothing of HTTP.
+//! Keeps the contract's order of checks: sender domain, suppression, replay, pause, limits,
+//! capacity, store. It knows nothing of HTTP.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! The queue: messages whose body is pending, in memory, within a byte budget.
 //!
 //! Decides which message is next: fair between organisations by recipients and by calls under way,
-//! and within one by priority, nine calls of ten for the high one if both wait. Within a priority, the
-//! order of acceptance holds, also for retries whose time has come. Knows nothing of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
-//! its message.
+//! and within one by priority, nine calls of ten for the high one if both wait. Within a priority,
+//! the order of acceptance holds, also for retries whose time has come. Knows nothing of the
+//! provider, of pace or of the store. The bodies are in the arena; an entry holds the one of its
+//! message.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -1,6 +1,6 @@
-//! Requests of operators to all nodes: to stop messages, to count those that wait, and to follow what
-//! was stored for an organisation. A node asks the others through the database, and each answers for what it holds in memory. Must not know
-//! connections between nodes: there are none.
+//! Requests of operators to all nodes: to stop messages, to count those that wait, and to follow
+//! what was stored for an organisation. A node asks the others through the database, and each
+//! answers for what it holds in memory. Must not know connections between nodes: there are none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -53,8 +53,8 @@ pub enum Json<'a> {
     String(JsonString<'a>),
     /// An array; of a long one, the first elements.
     Array(Vec<Json<'a>>),
-    /// A list of numbers from 0 to 255, of any length: bytes, in base64 (RFC 4648, section 4). Only if the
-    /// reader asks for such lists.
+    /// A list of numbers from 0 to 255, of any length: bytes, in base64 (RFC 4648, section 4). Only
+    /// if the reader asks for such lists.
     Bytes(String),
     /// An object, in the order given, every key different.
     Object(Vec<(JsonString<'a>, Json<'a>)>),

@@ -1,4 +1,5 @@
-//! The sources of a configuration and how they are merged: file first, environment over it, as one flat table.
+//! The sources of a configuration and how they are merged: file first, environment over it, as one
+//! flat table.
 //!
 //! Knows the names of all keys, and nothing of what their values mean.
 
