@@ -251,7 +251,8 @@ async fn told(arguments: &[&str]) -> Finished {
 
 #[tokio::test]
 async fn without_a_directory_for_temporary_files_it_says_what_to_give() {
-    let mut command = pillarbox(&["dev"]);
+    let mut command =
+        pillarbox(&["dev", "--listen", "localhost:0", "--operator-listen", "localhost:0"]);
     command.env("TMPDIR", "/nonexistent");
     let ran = Finished::run(command).await;
     assert_eq!(ran.code, 1, "{ran:?}");
