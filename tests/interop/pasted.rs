@@ -171,7 +171,7 @@ const PAGES: [&str; 16] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 37] = [
+const NOT_RUN: [(&str, &str); 39] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
