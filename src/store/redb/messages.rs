@@ -204,7 +204,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let fixture = Fixture::on(in_directory(&directory, START).await).await;
         let mut ids = Vec::new();
-        for _ in 0..2 * ROWS_WITHOUT_CHECK + 1 {
+        for _ in 0..=2 * ROWS_WITHOUT_CHECK {
             ids.push(fixture.new_message().await);
         }
         let redb = fixture.store.redb();
