@@ -44,15 +44,6 @@ pub struct MessageFilter {
 }
 
 impl MessageFilter {
-    /// Leaves out a message and those that are checked before it.
-    pub fn continue_after(&mut self, last: MessageId) {
-        if self.after.is_some() {
-            self.after = Some(last);
-        } else {
-            self.before = Some(last);
-        }
-    }
-
     /// Returns true if a message meets every condition.
     pub fn matches(&self, message: &Message) -> bool {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)

@@ -102,8 +102,7 @@ impl StoreMetrics {
 
     /// Returns true if there was a commit in the time up to now.
     pub(super) fn has_committed_within(&self, time: Duration) -> bool {
-        let committed_at = *locked(&self.committed_at);
-        committed_at.is_some_and(|at| at.elapsed() < time)
+        is_within(&self.committed_at, time)
     }
 
     /// Commits and checkpoints that took longer than [`SLOW_COMMIT`].
@@ -152,12 +151,15 @@ impl StoreMetrics {
 
     /// Returns true if a commit has failed in the time up to now.
     pub fn has_failed_within(&self, time: Duration) -> bool {
-        let failed_at = *locked(&self.failed_at);
-        failed_at.is_some_and(|at| at.elapsed() < time)
+        is_within(&self.failed_at, time)
     }
 
     pub(super) fn purged(&self, purged: Purged) {
         self.purged_messages.inc_by(purged.messages as u64);
         self.purged_keys.inc_by(purged.idempotency_keys as u64);
     }
+}
+
+fn is_within(at: &Mutex<Option<Instant>>, time: Duration) -> bool {
+    locked(at).is_some_and(|at| at.elapsed() < time)
 }

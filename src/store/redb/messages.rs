@@ -8,10 +8,10 @@ use redb::{AccessGuard, ReadTransaction, ReadableTable, StorageError, TableHandl
 
 use crate::listing::{self, Order, Page, blocking};
 use crate::record::{IdempotencyRow, decode_message};
-use crate::redb::RedbStore;
 use crate::redb::error::{InRow, ReadError};
 use crate::redb::sent;
 use crate::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
+use crate::redb::{RedbStore, Shared};
 use crate::rows::MessageRow;
 use crate::{InMemory, MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
@@ -90,9 +90,7 @@ impl RedbStore {
         }
         let shared = Arc::clone(&self.shared);
         let reading = blocking(move || {
-            let page = Page::new(filter.clone(), limit, window_now.clone());
-            let memory = &shared.memory;
-            let mut reader = PageReader { page, filter, window_now, last: None, memory };
+            let mut reader = PageReader::new(&shared, filter, limit, window_now)?;
             loop {
                 let began = Instant::now();
                 let read = shared.database.read(|transaction| reader.read_part(transaction));
@@ -109,28 +107,47 @@ impl RedbStore {
 /// Reads a page, in several transactions if the writer commits meanwhile.
 struct PageReader<'a> {
     page: Page,
-    /// What is wanted of the rows that were not checked yet.
-    filter: MessageFilter,
-    window_now: WindowTime,
+    order: Order,
+    organisation: Option<OrganisationId>,
+    /// First id that was not checked yet.
+    first: MessageId,
+    /// Id that all that were not checked yet are before, if there is one.
+    end: Option<MessageId>,
     /// The last message that was checked.
     last: Option<MessageId>,
     memory: &'a InMemory,
 }
 
-impl PageReader<'_> {
+impl<'a> PageReader<'a> {
+    fn new(
+        shared: &'a Shared,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: WindowTime,
+    ) -> Result<Self, ReadError> {
+        let lead = shared.database.read(|transaction| {
+            Ok(transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value()))
+        })?;
+        let (first, end) = listing::bounds(&filter, &window_now, lead);
+        Ok(Self {
+            order: Order::of(&filter),
+            organisation: filter.organisation,
+            page: Page::new(filter, limit, window_now),
+            first,
+            end,
+            last: None,
+            memory: &shared.memory,
+        })
+    }
+
     /// Reads on. If the page ends, returns the last message that was checked, if there may be more.
     fn read_part(
         &mut self,
         transaction: &ReadTransaction,
     ) -> Result<ControlFlow<Option<MessageId>>, ReadError> {
-        for (read, row) in rows(transaction, &self.filter, &self.window_now)?.enumerate() {
+        for (number, row) in (1_usize..).zip(self.rows(transaction)?) {
             if self.page.is_full() {
                 return Ok(ControlFlow::Break(self.last));
-            }
-            let may_end = read > 0 && read.is_multiple_of(ROWS_WITHOUT_CHECK);
-            if let Some(last) = self.last.filter(|_| may_end && self.is_writer_busy()) {
-                self.filter.continue_after(last);
-                return Ok(ControlFlow::Continue(()));
             }
             let (id, row) = row?;
             if let Some(row) = row {
@@ -138,12 +155,41 @@ impl PageReader<'_> {
                 self.page.look_at(self.memory.damage.left_out(read), row.value().len());
             }
             self.last = Some(id);
+            if number.is_multiple_of(ROWS_WITHOUT_CHECK)
+                && self.memory.metrics.has_committed_within(BUSY)
+            {
+                match self.order {
+                    Order::NewestFirst => self.end = Some(id),
+                    Order::OldestFirst => self.first = id.successor(),
+                }
+                return Ok(ControlFlow::Continue(()));
+            }
         }
         Ok(ControlFlow::Break(None))
     }
 
-    fn is_writer_busy(&self) -> bool {
-        self.memory.metrics.has_committed_within(BUSY)
+    /// The rows that can match and were not checked yet, in the order in which they are checked,
+    /// from the organisation's own if one is wanted.
+    fn rows(&self, transaction: &ReadTransaction) -> Result<Rows, ReadError> {
+        let (first, end) = (*self.first.as_bytes(), self.end.map(|end| *end.as_bytes()));
+        let messages = transaction.open_table(MESSAGES)?;
+        let Some(OrganisationId(number)) = self.organisation else {
+            let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+            let all = messages.range((Bound::Included(first), end))?;
+            return Ok(in_order(self.order, all, |(id, row)| {
+                Ok((MessageId::from_bytes(id.value()), Some(row)))
+            }));
+        };
+        let end = match end {
+            Some(end) => Bound::Excluded((number, end)),
+            None => Bound::Included((number, [u8::MAX; 16])),
+        };
+        let own = transaction.open_table(BY_ORGANISATION)?;
+        let own = own.range((Bound::Included((number, first)), end))?;
+        Ok(in_order(self.order, own, move |(key, _)| {
+            let (_, id) = key.value();
+            Ok((MessageId::from_bytes(id), messages.get(id)?))
+        }))
     }
 }
 
@@ -151,43 +197,13 @@ impl PageReader<'_> {
 type Row = (MessageId, Option<AccessGuard<'static, &'static [u8]>>);
 type Rows = Box<dyn Iterator<Item = Result<Row, StorageError>>>;
 
-/// The rows that can match, in the order in which they are checked, from the organisation's own if
-/// the filter names one.
-fn rows(
-    transaction: &ReadTransaction,
-    filter: &MessageFilter,
-    window_now: &WindowTime,
-) -> Result<Rows, ReadError> {
-    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
-    let (first, end) = listing::bounds(filter, window_now, lead);
-    let messages = transaction.open_table(MESSAGES)?;
-    let Some(OrganisationId(number)) = filter.organisation else {
-        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
-        let all = messages.range((Bound::Included(*first.as_bytes()), end))?;
-        return Ok(in_order(filter, all, |(id, row)| {
-            Ok((MessageId::from_bytes(id.value()), Some(row)))
-        }));
-    };
-    let end = match end {
-        Some(end) => Bound::Excluded((number, *end.as_bytes())),
-        None => Bound::Included((number, [u8::MAX; 16])),
-    };
-    let own = transaction.open_table(BY_ORGANISATION)?;
-    let own = own.range((Bound::Included((number, *first.as_bytes())), end))?;
-    Ok(in_order(filter, own, move |(key, _)| {
-        let (_, id) = key.value();
-        Ok((MessageId::from_bytes(id), messages.get(id)?))
-    }))
-}
-
-/// Puts entries, which come with the oldest first, into the order of a filter, and makes rows of
-/// them.
+/// Makes rows of entries, which come with the oldest first, in this order.
 fn in_order<T: 'static>(
-    filter: &MessageFilter,
+    order: Order,
     entries: impl DoubleEndedIterator<Item = Result<T, StorageError>> + 'static,
     row: impl Fn(T) -> Result<Row, StorageError> + 'static,
 ) -> Rows {
-    match Order::of(filter) {
+    match order {
         Order::NewestFirst => Box::new(entries.rev().map(move |entry| row(entry?))),
         Order::OldestFirst => Box::new(entries.map(move |entry| row(entry?))),
     }
@@ -214,14 +230,12 @@ mod tests {
         let own = || MessageFilter { organisation, ..MessageFilter::default() };
         let oldest_first = || MessageFilter { after, ..MessageFilter::default() };
         for filter in [MessageFilter::default(), own(), oldest_first()] {
-            let window_now = WindowTime::from(START);
-            let memory = &redb.shared.memory;
-            let page = Page::new(filter.clone(), ids.len(), window_now.clone());
-            let mut reader = PageReader { page, filter, window_now, last: None, memory };
+            let mut reader =
+                PageReader::new(&redb.shared, filter, ids.len(), WindowTime::from(START)).unwrap();
             let mut parts = 0;
             let next = loop {
                 // As a commit of the writer does.
-                memory.metrics.committed(1, Duration::ZERO, Vec::new());
+                redb.shared.memory.metrics.committed(1, Duration::ZERO, Vec::new());
                 parts += 1;
                 let read = redb.shared.database.read(|transaction| reader.read_part(transaction));
                 if let ControlFlow::Break(next) = read.unwrap() {
