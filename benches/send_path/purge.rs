@@ -9,7 +9,7 @@ use crate::fill::{self, Plan};
 use crate::load::Requests;
 use crate::message::Key;
 use crate::process::{Server, directory};
-use crate::report::{Bound, Report, median};
+use crate::report::{Bound, Report, median, median_ratio};
 use crate::scale::Scale;
 
 const CONNECTIONS: usize = 64;
@@ -38,7 +38,7 @@ pub(crate) fn purge(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
             service.kill();
         }
     }
-    let ratio = median(with.iter().zip(&without).map(|(with, without)| with / without).collect());
+    let ratio = median_ratio(&with, &without);
     report.figure(
         "purge",
         json!({

@@ -107,6 +107,11 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// The median of the ratios of two figures that were seen in the same rounds.
+pub(crate) fn median_ratio(these: &[f64], those: &[f64]) -> f64 {
+    median(these.iter().zip(those).map(|(this, that)| this / that).collect())
+}
+
 fn rounded(value: f64) -> String {
     if value.abs() < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
