@@ -60,3 +60,6 @@ mod timeline;
 pub(crate) mod tls;
 mod tracking;
 mod windows;
+
+/// Configuration of a service that tries a failed message again almost at once.
+const RETRIES_AT_ONCE: &str = "[sending]\nretry_initial = \"1ms\"\nretry_max = \"2ms\"";

@@ -10,6 +10,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::behaviour::RETRIES_AT_ONCE;
 use crate::behaviour::certificate::metric;
 use crate::kit::{PATIENCE, Server, Site, answer, is_on_postgres, message, message_with};
 
@@ -189,8 +190,7 @@ async fn removing_an_organisation_or_its_domain_ends_what_is_queued_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_under_way_is_counted_and_not_tried_again() {
-    let more = "[sending]\nretry_initial = \"1ms\"\nretry_max = \"2ms\"";
-    let site = Site::with(more, Options::default()).await;
+    let site = Site::with(RETRIES_AT_ONCE, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Unavailable));
     site.simulator.set_latency(Duration::from_secs(2));
     let server = site.start();

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::behaviour::batch;
 use crate::behaviour::certificate::metric;
+use crate::behaviour::{RETRIES_AT_ONCE, batch};
 use crate::kit::{Finished, Manager, PATIENCE, Server, Site, answer, message, refusal};
 
 async fn post(server: &Server, id: &str, body: &str) -> Response {
@@ -58,8 +58,7 @@ async fn a_message_that_waits_fails_as_cancelled_and_a_final_one_stays_as_it_is(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_call_is_under_way_is_not_tried_again() {
-    let more = "[sending]\nretry_initial = \"1ms\"\nretry_max = \"2ms\"";
-    let site = Site::with(more, Options::default()).await;
+    let site = Site::with(RETRIES_AT_ONCE, Options::default()).await;
     site.simulator.set_latency(Duration::from_secs(2));
     let server = site.start();
     for (faults, status) in
@@ -137,8 +136,7 @@ async fn ten_thousand_cancellations_race_with_the_calls_and_each_message_has_one
     const MESSAGES: usize = 10_000;
     let faults = Faults::none().with_probability(Fault::Unavailable, 0.05).unwrap();
     let options = Options { latency: Duration::from_millis(1), faults, ..Options::default() };
-    let more = "[sending]\nretry_initial = \"1ms\"\nretry_max = \"2ms\"";
-    let site = Site::with(more, options).await;
+    let site = Site::with(RETRIES_AT_ONCE, options).await;
     let server = Arc::new(site.start());
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
@@ -240,8 +238,8 @@ async fn a_cancelled_message_that_an_event_proves_sent_tells_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_cancelled_during_its_call_is_not_tried_again_after_a_restart_in_place() {
-    let more = "[sending]\nretry_initial = \"1ms\"\nretry_max = \"2ms\"\ndrain = \"1s\"";
-    let site = Site::with(more, Options::default()).await;
+    let more = format!("{RETRIES_AT_ONCE}\ndrain = \"1s\"");
+    let site = Site::with(&more, Options::default()).await;
     let manager = Manager::of(&site, 2, Vec::new());
     let server = manager.start(&site);
     // The provider has both, and its answers do not come before the restart.
