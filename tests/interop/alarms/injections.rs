@@ -282,10 +282,12 @@ pub(super) async fn hold_sessions(address: &str, keys: &[(&str, usize)]) {
 
 const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
 
-/// The message whose row is damaged.
+/// The message whose row is damaged. It is of yesterday, because the page counts the messages of the
+/// last minutes by itself and would find it before anybody asks for it.
 pub(super) static DAMAGED: LazyLock<Uuid> = LazyLock::new(|| {
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
-    Builder::from_unix_timestamp_millis(now.try_into().unwrap(), &[0; 10]).into_uuid()
+    let yesterday = SystemTime::UNIX_EPOCH.elapsed().unwrap() - Duration::from_hours(24);
+    let millis = yesterday.as_millis().try_into().unwrap();
+    Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
 });
 
 /// Puts a row among the messages that is none, as a disk does.
