@@ -282,11 +282,13 @@ pub(super) async fn hold_sessions(address: &str, keys: &[(&str, usize)]) {
 
 const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
 
+const DAY_MILLIS: u64 = 24 * 60 * 60 * 1_000;
+
 /// The message whose row is damaged. It is of yesterday, because the page counts the messages of the
 /// last minutes by itself and would find it before anybody asks for it.
 pub(super) static DAMAGED: LazyLock<Uuid> = LazyLock::new(|| {
-    let yesterday = SystemTime::UNIX_EPOCH.elapsed().unwrap() - Duration::from_hours(24);
-    let millis = yesterday.as_millis().try_into().unwrap();
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let millis = u64::try_from(now).unwrap() - DAY_MILLIS;
     Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
 });
 
