@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::admin::snapshot::Snapshot;
 use crate::alerts::{FoundBy, Observed};
 use crate::dispatch::recent_calls;
+use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::outcome::MessageOutcome;
+use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::worded;
 use pillarbox_runtime::error_chain::without_full_stop;
 
@@ -100,6 +102,9 @@ pub struct Affected {
     pub domain: Option<String>,
     /// Number of them that wait on this node; `None` if they do not wait.
     pub waiting: Option<u64>,
+    /// Earliest acceptance of these messages; `None` if it does not matter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// Id of the organisation, for code that counts by it.
     #[serde(skip)]
     pub id: Option<OrganisationId>,
@@ -234,8 +239,23 @@ impl Finder<'_> {
                 organisation: organisation.map(|(_, name)| name.to_owned()),
                 domain: domain.map(str::to_owned),
                 waiting: None,
+                from: None,
                 id: organisation.map(|(id, _)| id),
             });
+        }
+    }
+
+    /// As [`affects`](Self::affects), only those that were accepted within the last day.
+    fn affects_of_day(
+        &mut self,
+        outcome: MessageOutcome,
+        organisation: Option<(OrganisationId, &str)>,
+        now: Timestamp,
+    ) {
+        self.affects(outcome, organisation, None);
+        if let Some(affected) = self.found.last_mut().and_then(|one| one.affected.as_mut()) {
+            // A condition that says something else every second could not be read.
+            affected.from = Some(Hour::of(now.minus(DAY)).start().to_string());
         }
     }
 
@@ -295,7 +315,14 @@ fn found(
 
 /// So many things, in words.
 pub fn several(count: u64, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+    if count == 1 { format!("1 {thing}") } else { format!("{} {thing}s", grouped(count)) }
+}
+
+/// A number with a comma after each third digit, as the page has it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -261,8 +261,8 @@ pub struct Recent {
     pub is_stuck: bool,
     /// Growth in the last minutes.
     pub totals: Totals,
-    /// Messages that failed in the last minutes, by organisation.
-    pub failed: Vec<(String, u64)>,
+    /// Growth in the last minutes, by organisation.
+    pub minutes: Vec<NamedCounts>,
     /// Growth in the last day, by organisation.
     pub day: Vec<NamedCounts>,
 }

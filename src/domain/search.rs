@@ -44,6 +44,11 @@ pub struct MessageFilter {
 }
 
 impl MessageFilter {
+    /// Returns true if every message that it finds is pending.
+    pub fn finds_only_pending(&self) -> bool {
+        self.status == Some(Status::Queued) || self.outcome == Some(MessageOutcome::Queued)
+    }
+
     /// Returns true if a message meets every condition.
     pub fn matches(&self, message: &Message) -> bool {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
@@ -103,6 +108,10 @@ impl SearchText {
         })
     }
 
+    fn is_number(&self) -> bool {
+        self.0.bytes().all(|byte| byte.is_ascii_digit())
+    }
+
     /// Returns true if a text has this one in it, at a place where what is before and what is after
     /// it are as wanted.
     fn is_in_where(&self, text: &str, is_wanted: impl Fn(&[u8], &[u8]) -> bool) -> bool {
@@ -128,15 +137,18 @@ impl SearchText {
     }
 
     /// Returns true if the address of a recipient has this text in it; the display name does not
-    /// count. An internationalised domain is found in the form that was given and as A-labels.
+    /// count. An internationalised domain is found in the form that was given and as A-labels. A
+    /// number is found whole, as in a subject.
     pub fn is_in_address_of(&self, recipient: &str) -> bool {
+        let is_in =
+            |text: &str| if self.is_number() { self.is_word_of(text) } else { self.is_in(text) };
         let in_brackets = recipient.trim().strip_suffix('>').and_then(|text| text.rsplit_once('<'));
         let address = in_brackets.map_or(recipient, |(_, address)| address);
         let is_in_normal_form = || {
             let normal = SuppressedAddress::of_recipient(recipient);
-            normal.is_some_and(|normal| self.is_in(normal.as_str()))
+            normal.is_some_and(|normal| is_in(normal.as_str()))
         };
-        self.is_in(address) || (!address.is_ascii() && is_in_normal_form())
+        is_in(address) || (!address.is_ascii() && is_in_normal_form())
     }
 }
 
@@ -225,6 +237,13 @@ mod tests {
             assert!(!SearchText::new(part).is_in_address_of(given), "{part}");
         }
         assert!(SearchText::new("ANN@").is_in_address_of("ann@example.org"));
+    }
+
+    #[test]
+    fn a_number_is_found_whole_in_an_address_and_the_beginning_of_a_name_is_found() {
+        let found = |text: &str| SearchText::new(text).is_in_address_of("user190210@example.org");
+        assert!(["190210", "user19", "R1", "10@"].map(found).iter().all(|found| *found));
+        assert!(["90210", "19", "1902"].map(found).iter().all(|found| !found));
     }
 
     fn message() -> Message {

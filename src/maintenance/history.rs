@@ -2,7 +2,8 @@
 //!
 //! It counts nothing itself: the counts of organisations are in memory already. Their growth is
 //! added to the hour's row once a minute, so acceptance pays nothing, and a crash costs the counts
-//! of a minute at most.
+//! of a minute at most. The last day is read back as often: it has the counts of processes before
+//! this one, and of other nodes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,8 @@ use pillarbox_store::{CountsByOrganisation, History, ListError, Store, StoreErro
 /// the last one.
 pub const INTERVAL: Duration = Duration::from_mins(1);
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// Hours of the last day: the one that has begun, and 24 whole ones.
+const HOURS_OF_DAY: u32 = 25;
 
 /// Keeper of a file's history.
 #[derive(Debug)]
@@ -28,6 +31,15 @@ pub struct HistoryKeeper {
     store: Store,
     clock: Clock,
     kept: Mutex<Kept>,
+    day: Mutex<StoredDay>,
+}
+
+/// The last day as it was stored at one moment.
+#[derive(Debug, Default)]
+struct StoredDay {
+    counts: CountsByOrganisation,
+    /// Counts of this process since its start that were stored by then.
+    own: CountsByOrganisation,
 }
 
 /// Stored part of the counts since the start.
@@ -41,13 +53,16 @@ impl HistoryKeeper {
     /// A keeper of the history of a store that was just opened.
     pub fn new(store: Store, clock: Clock) -> Self {
         let kept = Mutex::new(Kept { counts: BTreeMap::new(), looked_at: clock.now() });
-        Self { store, clock, kept }
+        Self { store, clock, kept, day: Mutex::default() }
     }
 
     /// Stores what is new at least every [`INTERVAL`] and at each full hour, for as long as it is
     /// polled.
     pub async fn run(self: Arc<Self>) {
         loop {
+            if let Err(error) = self.read_day().await {
+                warn!(%error, "the counts of the last day could not be read; it will be tried again");
+            }
             let now = self.clock.now();
             let pause = INTERVAL.min(Hour::of(now).left_at(now)).max(SHORTEST_PAUSE);
             tokio::time::sleep(pause).await;
@@ -104,19 +119,50 @@ impl HistoryKeeper {
         Ok(history)
     }
 
+    /// Returns the counts of the last 24 to 25 hours by organisation, those of processes before this
+    /// one and of other nodes included. Of hours in which more organisations had mail than the
+    /// history keeps apart, some may be missing.
+    pub fn last_day(&self) -> CountsByOrganisation {
+        let now = self.store.metrics().organisations.get();
+        let day = self.day.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = day.counts.clone();
+        for (organisation, new) in grown(now, &day.own) {
+            let sum = counts.entry(organisation).or_default();
+            *sum = sum.plus(&new);
+        }
+        counts
+    }
+
+    /// Reads what is stored of the last day. Nothing may be stored meanwhile.
+    async fn read_day(&self) -> Result<(), StoreError> {
+        let own = self.lock().counts.clone();
+        let steps = HourSteps::until(Hour::of(self.clock.now()), 1, HOURS_OF_DAY);
+        let counts = self.store.history_by_organisation(steps).await?;
+        *self.day.lock().unwrap_or_else(PoisonError::into_inner) = StoredDay { counts, own };
+        Ok(())
+    }
+
     /// Returns what is not stored yet, and the hour in which it happened.
     fn unstored(&self, kept: &Kept) -> (Hour, CountsByOrganisation) {
-        let counts = self.store.metrics().organisations.get().into_iter();
-        let grown = |(id, counts): (OrganisationId, OrganisationCounts)| {
-            let new = kept.counts.get(&id).map_or(counts, |stored| counts.since(stored));
-            (new != OrganisationCounts::default()).then_some((id, new))
-        };
-        (hour_between(kept.looked_at, self.clock.now()), counts.filter_map(grown).collect())
+        let now = self.store.metrics().organisations.get();
+        let new = grown(now, &kept.counts).collect();
+        (hour_between(kept.looked_at, self.clock.now()), new)
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the growth of counts since they were as `before`, of those that have grown.
+fn grown(
+    now: CountsByOrganisation,
+    before: &CountsByOrganisation,
+) -> impl Iterator<Item = (OrganisationId, OrganisationCounts)> {
+    now.into_iter().filter_map(|(id, counts)| {
+        let new = before.get(&id).map_or(counts, |before| counts.since(before));
+        (new != OrganisationCounts::default()).then_some((id, new))
+    })
 }
 
 /// Returns the hour of the counts between two readings. There is one at each full hour, so it is
@@ -226,6 +272,39 @@ mod tests {
         assert_eq!(place.accepted(24 * 7 + 1).await.iter().sum::<u64>(), 6, "it is 90 days old");
         place.store.purge(START.plus(HOUR * (24 * 90 + 1)), 1_000).await.unwrap();
         assert_eq!(place.accepted(24 * 7 + 1).await[..2], [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn the_last_day_has_the_counts_of_processes_before_and_each_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |now| Store::open(directory.path(), now).unwrap().0;
+        let accepted = |place: &Place| {
+            place.keeper.last_day().get(&place.organisation).map_or(0, |counts| counts.accepted)
+        };
+        let place = Place::on(open(START), START).await;
+        place.accept(3).await;
+        assert_eq!(accepted(&place), 3, "what is not stored yet counts too");
+        place.keeper.keep().await.unwrap();
+        assert_eq!(accepted(&place), 3);
+        place.keeper.read_day().await.unwrap();
+        assert_eq!(accepted(&place), 3);
+        drop(place);
+
+        let later = START.plus(HOUR);
+        let place = Place::on(open(later), later).await;
+        place.accept(2).await;
+        assert_eq!(accepted(&place), 2, "it was not read yet");
+        place.keeper.read_day().await.unwrap();
+        assert_eq!(accepted(&place), 5);
+        place.keeper.keep().await.unwrap();
+        assert_eq!(accepted(&place), 5);
+
+        place.clock.advance(HOUR * 23);
+        place.keeper.read_day().await.unwrap();
+        assert_eq!(accepted(&place), 5, "24 hours after the first");
+        place.clock.advance(HOUR);
+        place.keeper.read_day().await.unwrap();
+        assert_eq!(accepted(&place), 2);
     }
 
     #[tokio::test]

@@ -177,7 +177,7 @@ impl Observer {
         let named = snapshot.names.keys().map(|id| (*id, OrganisationCounts::default()));
         snapshot.organisations = named.collect();
         snapshot.organisations.extend(store.metrics().organisations.get());
-        snapshot.recent = self.trends().recent(&snapshot);
+        snapshot.recent = self.trends().recent(&snapshot, &parts.history.last_day());
         snapshot
     }
 
@@ -223,7 +223,11 @@ impl Observer {
         let queue = &self.parts.bodies.queue;
         let affected = conditions.iter_mut().filter_map(|one| one.affected.as_mut());
         for one in affected.filter(|one| one.outcome == MessageOutcome::Queued.as_str()) {
-            let Some(organisation) = one.id else { continue };
+            let Some(organisation) = one.id else {
+                let pending = queue.pending();
+                one.waiting = Some((pending.messages - pending.in_flight) as u64);
+                continue;
+            };
             let domain = one.domain.as_deref().map(DomainName::parse).transpose();
             let Ok(domain) = domain else { continue };
             let waiting = domain.map_or_else(

@@ -1,5 +1,6 @@
 //! Growth of counts in the last minutes and within a day: out of counts that only grow, seen from
-//! snapshots a step apart, so that counting costs nothing more and memory is bounded.
+//! snapshots a step apart, so that counting costs nothing more and memory is bounded. Of the day,
+//! the history knows what was before the start of the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::admin::conditions::{DAY, LATELY, STUCK};
 use crate::admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
 use pillarbox_domain::id::OrganisationId;
-use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_store::CountsByOrganisation;
 use pillarbox_store::organisation_counts::OrganisationCounts;
 
 /// Steps in which the last minutes and the last day are kept.
@@ -50,21 +51,28 @@ impl Trends {
         }
     }
 
-    /// Returns the growth of the counts of a snapshot.
-    pub(super) fn recent(&self, snapshot: &Snapshot) -> Recent {
+    /// Returns the growth of the counts of a snapshot; `last_day` is what the history has of it.
+    pub(super) fn recent(&self, snapshot: &Snapshot, last_day: &CountsByOrganisation) -> Recent {
         let organisations = snapshot.organisations();
-        let failed = |one: &NamedCounts| self.minutes.since(one.id, &one.counts).failed;
+        // The history keeps fewer organisations apart, and the process has not run for so long.
+        let day = |one: &NamedCounts| {
+            let since_start = self.day.since(one.id, &one.counts);
+            let stored = one.id.and_then(|id| last_day.get(&id)).copied().unwrap_or_default();
+            if stored.changes() >= since_start.changes() { stored } else { since_start }
+        };
         Recent {
             is_stuck: self.progress.0.elapsed() >= STUCK,
             totals: snapshot.totals.since(self.totals.beginning()),
-            failed: organisations
+            minutes: organisations
                 .iter()
-                .filter(|one| one.kind == OrganisationKind::Production)
-                .map(|one| (one.name.clone(), failed(one)))
+                .map(|one| NamedCounts {
+                    counts: self.minutes.since(one.id, &one.counts),
+                    ..one.clone()
+                })
                 .collect(),
             day: organisations
                 .into_iter()
-                .map(|one| NamedCounts { counts: self.day.since(one.id, &one.counts), ..one })
+                .map(|one| NamedCounts { counts: day(&one), ..one })
                 .collect(),
         }
     }

@@ -57,6 +57,23 @@ impl Store {
         Ok(History { total, organisations })
     }
 
+    /// Returns the counts of these steps together, by organisation. Of an hour in which too many had
+    /// mail, those without a row of their own are missing.
+    pub async fn history_by_organisation(
+        &self,
+        steps: HourSteps,
+    ) -> Result<CountsByOrganisation, StoreError> {
+        let mut sums = CountsByOrganisation::new();
+        self.each_count(&steps, |_, organisation, counts| {
+            if organisation != ALL_ORGANISATIONS {
+                let sum = sums.entry(OrganisationId(organisation)).or_default();
+                *sum = sum.plus(counts);
+            }
+        })
+        .await?;
+        Ok(sums)
+    }
+
     /// Shows each row of these steps, with the position of its step and the number of its
     /// organisation.
     async fn each_count(

@@ -96,6 +96,7 @@ fn sending_paused(s: &Snapshot, found: &mut Finder<'_>) {
     {
         let meaning = found.definition.meaning;
         found.says(format!("Sending is paused: {meaning} ({message})"));
+        found.affects(Queued, None, None);
         found.alert_says(format!("Sending is paused: {meaning}"));
     }
 }
@@ -368,10 +369,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
                      from 5 % on"));
                 found.is_about(name);
-                found.affects(Bounced, id.map(|id| (id, name.as_str())), None);
+                found.affects_of_day(Bounced, id.map(|id| (id, name.as_str())), s.at);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
         "An organisation's complaint rate of the last 24 hours is above half of SES's limit of \
          0.1 %, with at least 1000 recipients",
@@ -382,10 +383,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
                      from 0.1 % on"));
                 found.is_about(name);
-                found.affects(Complained, id.map(|id| (id, name.as_str())), None);
+                found.affects_of_day(Complained, id.map(|id| (id, name.as_str())), s.at);
             }
         },
-    ),
+    ).found_by_each_node(),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Delivery events could not be read in full and were set aside as dead letters",
         "List them: pillarbox dead-letter list. Suppress recipients that could not be read, and \
@@ -671,6 +672,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let (throttled, calls) = (s.recent.totals.throttled, s.recent.totals.calls);
             if throttled >= FEW && throttled * THROTTLED_ONE_IN > calls {
                 found.says(format!("SES throttled {throttled} of {calls} calls{LATELY_SAID}"));
+                found.affects(Queued, None, None);
             }
         },
     ),
@@ -678,10 +680,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Messages failed", "See why: pillarbox message list --status failed --org ORG",
         |s, found| {
             let mut failed: Vec<_> =
-                s.recent.failed.iter().filter(|(_, count)| *count > 0).collect();
-            failed.sort_by_key(|(_, count)| Reverse(*count));
-            let Some((worst, _)) = failed.first() else { return };
-            let all = failed.iter().map(|(_, count)| count).sum();
+                production(&s.recent.minutes).filter(|one| one.counts.failed > 0).collect();
+            failed.sort_by_key(|one| Reverse(one.counts.failed));
+            let Some(&NamedCounts { id, name: worst, .. }) = failed.first() else { return };
+            let all = failed.iter().map(|one| one.counts.failed).sum();
             let others = match failed.len() - 1 {
                 0 => String::new(),
                 1 => " and another organisation".to_owned(),
@@ -693,7 +695,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
                 format!("{messages} of {worst}{others} failed{LATELY_SAID}"),
                 found.definition.advice.replace("ORG", worst),
             );
-            found.affects(Failed, None, None);
+            let only = id.filter(|_| failed.len() == 1).map(|id| (id, worst.as_str()));
+            found.affects_of_day(Failed, only, s.at);
         },
     ),
 ];

@@ -447,8 +447,8 @@ fn a_few_throttled_calls_among_many_are_no_trouble() {
 #[test]
 fn failed_messages_are_told_with_who_has_the_most() {
     let told = |counts: &[(&str, u64)]| {
-        let failed = counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        with(|s| s.recent.failed = failed).pop().map(|one| (one.message, one.advice))
+        let found = with(|s| s.recent.minutes = failures(counts)).pop();
+        found.map(|one| (one.message, one.advice))
     };
     assert_eq!(told(&[("acme", 0)]), None);
     let (one, advice) = told(&[("acme", 1), ("beta", 0)]).unwrap();
@@ -456,6 +456,51 @@ fn failed_messages_are_told_with_who_has_the_most() {
     assert!(advice.ends_with("--org acme"), "{advice}");
     let (two, _) = told(&[("acme", 2), ("beta", 3)]).unwrap();
     assert_eq!(two, "5 messages of beta and another organisation failed in the last 5 minutes");
+    let (many, _) = told(&[("acme", 1_234_567)]).unwrap();
+    assert_eq!(many, "1,234,567 messages of acme failed in the last 5 minutes");
+}
+
+#[test]
+fn failures_link_to_the_messages_of_the_last_day_and_of_the_one_organisation() {
+    let affected = |counts: &[(&str, u64)]| {
+        let found = with(|s| {
+            s.at = Timestamp::parse_rfc3339("2027-01-15T08:30:00Z").unwrap();
+            s.recent.minutes = failures(counts);
+        });
+        found[0].affected.clone().unwrap()
+    };
+    let one = affected(&[("acme", 1), ("beta", 0)]);
+    assert_eq!((one.outcome.as_str(), one.organisation.as_deref()), ("failed", Some("acme")));
+    assert_eq!(one.from.as_deref(), Some("2027-01-14T08:00:00.000Z"));
+    assert_eq!(affected(&[("acme", 1), ("beta", 1)]).organisation, None);
+}
+
+#[test]
+fn pauses_and_throttling_link_to_what_waits() {
+    let affected = |found: &[Condition]| found[0].affected.clone().map(|one| one.outcome);
+    for cause in [Cause::QuotaExhausted, Cause::AccountPaused, Cause::SetupFault] {
+        let found = with(|s| {
+            let message = "no".to_owned();
+            s.sending.condition = BreakerState::Open { cause, message };
+        });
+        assert_eq!(affected(&found).as_deref(), Some("queued"), "{cause:?}");
+    }
+    let found = with(|s| (s.recent.totals.throttled, s.recent.totals.calls) = (100, 200));
+    assert_eq!(
+        (found[0].code.as_str(), affected(&found).as_deref()),
+        ("throttled", Some("queued"))
+    );
+}
+
+/// So many failures of each organisation in the last minutes.
+fn failures(counts: &[(&str, u64)]) -> Vec<NamedCounts> {
+    let of = |(number, (name, failed)): (u32, &(&str, u64))| NamedCounts {
+        id: Some(OrganisationId(number)),
+        name: (*name).to_owned(),
+        kind: OrganisationKind::Production,
+        counts: OrganisationCounts { failed: *failed, ..OrganisationCounts::default() },
+    };
+    (1..).zip(counts).map(of).collect()
 }
 
 #[test]
@@ -516,7 +561,7 @@ fn alerts_have_no_words_of_others_which_may_name_a_recipient() {
 fn conditions_of_one_code_are_told_apart_by_what_they_are_about() {
     let failed = |one: u64, two: u64| {
         let found = with(|s| {
-            s.recent.failed = vec![("acme".to_owned(), one), ("other".to_owned(), two)];
+            s.recent.minutes = failures(&[("acme", one), ("other", two)]);
         });
         found[0].observed()
     };

@@ -92,10 +92,11 @@ function shownCase({ message, advice, affected }, isOneOfMany) {
   if (isOneOfMany) box.append(element("p", `${message}.`));
   box.append(element("p", `${advice}.`));
   const line = element("p", null, { class: "acts" });
-  if (affected) {
-    const { organisation, domain, outcome, waiting } = affected;
-    const text = waiting === null ? `Show the ${outcome} messages` : `Show ${several(waiting, "waiting message", "waiting messages")}`;
-    line.append(link(text, address("messages", { outcome, organisation, sender_domain: domain }), { "aria-label": `${text}${organisation ? ` of ${organisation}` : ""}${domain ? ` from ${domain}` : ""}` }));
+  if (affected && affected.waiting !== 0) {
+    const { organisation, domain, outcome, waiting, from } = affected;
+    const since = from ? " of the last 24 hours" : "";
+    const text = waiting === null ? `Show the ${outcome} messages${since}` : `Show ${several(waiting, "waiting message", "waiting messages")}`;
+    line.append(link(text, address("messages", { outcome, organisation, sender_domain: domain, from }), { "aria-label": `${text}${organisation ? ` of ${organisation}` : ""}${domain ? ` from ${domain}` : ""}` }));
   }
   for (const command of commandsIn(advice)) {
     const button = copyButton(command, `the command ${command}`);

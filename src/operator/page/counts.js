@@ -15,14 +15,14 @@ export class Counter {
     this.isComplete = false;
   }
 
-  // Counts what a filter finds, by organisation and outcome, and looks at no more rows than `most`.
-  // What was counted before stays until there is all of it, if `isQuiet`.
-  async count(filter, most = Infinity, isQuiet = false) {
+  // Counts what a filter finds, by organisation and outcome. What was counted before stays until
+  // there is all of it, if `isQuiet`.
+  async count(filter, isQuiet = false) {
     const mine = ++this.turn;
     if (!isQuiet) Object.assign(this, { total: null, isComplete: false, counts: {} });
     const began = performance.now();
     const [at, counts] = [Date.now(), {}];
-    let [total, looked, before] = [0, 0, null];
+    let [total, before] = [0, null];
     do {
       const page = await read(`/page/counts?${new URLSearchParams(before ? { ...filter, before } : filter)}`);
       if (mine !== this.turn) return;
@@ -33,12 +33,11 @@ export class Counter {
           total += value;
         }
       }
-      looked += page.looked_at;
       before = page.next;
       const isComplete = !before;
       if (isComplete || !isQuiet) Object.assign(this, { filter, total, counts, at, isComplete, millis: performance.now() - began });
       this.told();
-    } while (before && looked < most);
+    } while (before);
   }
 
   // Returns the sums of outcomes, of one organisation if it is named. A name is marked, because an

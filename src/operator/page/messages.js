@@ -16,10 +16,10 @@ const FIELDS = ["organisation", "outcome", "recipient", "sender_domain", "subjec
 const TIMES = ["from", "until"];
 // In the field for outcomes: every message that the provider took, whatever came after it.
 const ALL_SENT = "status:sent";
+// The form of a message's id, which is also that of a request.
+const ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 // So many messages are found before a search rests.
 const PAGE = 50;
-// So many rows are counted without being asked to.
-const COUNTED_UNASKED = 2_500_000;
 
 let filter = {};
 let shown = [];
@@ -191,10 +191,11 @@ function stop() {
 // Shows that the search is at rest, and counts what fits.
 function rest() {
   const hasFilter = Object.keys(filter).length > 0;
-  if (shown.length === 0) fill(table, [emptyRow(5, next ? "None so far." : hasFilter ? "No message matches." : "There are no messages yet.")]);
+  const none = ID.test(filter.search) ? "No message matches. A request that was refused made none." : "No message matches.";
+  if (shown.length === 0) fill(table, [emptyRow(5, next ? "None so far." : hasFilter ? none : "There are no messages yet.")]);
   find("first-steps").hidden = shown.length > 0 || hasFilter;
   if (!find("first-steps").hidden) firstSteps(find("first-steps"));
-  if (next && shown.length >= PAGE) counter.count(filter, COUNTED_UNASKED).catch((error) => report(error, find("messages-note")));
+  if (next && shown.length >= PAGE) counter.count(filter).catch((error) => report(error, find("messages-note")));
   tell();
 }
 
@@ -213,7 +214,7 @@ function tell() {
 function shownText() {
   const { total, isComplete, at } = counter;
   if (!next || total === null || total <= shown.length) return several(shown.length, "message");
-  if (!isComplete) return `${count(shown.length)} of more than ${several(total, "message")}`;
+  if (!isComplete) return `${count(shown.length)} of more than ${several(total, "message")}, still counting`;
   return `${count(shown.length)} of ${several(total, "message")} at ${localTime(at).slice(11)}`;
 }
 

@@ -62,6 +62,7 @@ let organisation = null;
 let readAt = 0;
 let turn = 0;
 let span = null;
+let latest = null;
 let counted = { at: 0, changes: null };
 const counter = new Counter(() => showCounts());
 
@@ -82,7 +83,7 @@ export function show({ filter }) {
   }));
   counter.stop();
   counted = { at: 0, changes: null };
-  find("range-note").textContent = "";
+  showCounts();
   readHistory();
 }
 
@@ -100,6 +101,7 @@ export function note(sample) {
 }
 
 export function follow(state) {
+  latest = state;
   showConditions(state);
   showNow(state);
   showOrganisations(state.organisations.map((one) => one.name));
@@ -107,18 +109,20 @@ export function follow(state) {
   const until = samples.at(-1)?.at ?? Date.now();
   for (const plot of livePlots) plot.draw(samples, { from: until - KEPT * 1000, until, ago: FIVE_MINUTES.ago }, state);
   if (Date.now() - readAt > RANGES[range].refresh * 1000) readHistory();
-  countRange(state.sample.at, `${state.changes} ${state.queue.messages}`);
+  countRange();
 }
 
-// Counts the range's messages up to an instant and with it, unless nothing has changed, or it was just done.
-async function countRange(until, changes) {
-  if (span === null || counted.isCounting) return;
+// Counts the range's messages up to the latest state's instant and with it, unless nothing has
+// changed, or it was just done.
+async function countRange() {
+  if (span === null || latest === null || counted.isCounting) return;
+  const [until, changes] = [latest.sample.at, `${latest.changes} ${latest.queue.messages}`];
   const pause = Math.max(RANGES[range].refresh * 1000, COUNT_PART * counter.millis);
   if (counter.isComplete && (changes === counted.changes || Date.now() - counted.at < pause)) return;
   const mine = { isCounting: true, changes };
   counted = mine;
   try {
-    await counter.count({ from: span, until: new Date(until + 1).toISOString() }, Infinity, counter.isComplete);
+    await counter.count({ from: span, until: new Date(until + 1).toISOString() }, counter.isComplete);
   } catch (error) {
     report(error, find("overview-note"));
   }
@@ -195,9 +199,10 @@ export function showTiles(list, tiles) {
 
 // Shows what was counted: each tile is the number of messages in the list behind it.
 function showCounts() {
-  if (counter.total === null || place().tab !== "overview") return;
+  if (place().tab !== "overview") return;
   const sums = counter.outcomes(organisation);
-  const to = (more) => address("messages", { ...more, organisation, ...counter.filter });
+  const filter = counter.total === null ? {} : counter.filter;
+  const to = (more) => address("messages", { ...more, organisation, ...filter });
   const all = Object.values(sums).reduce((sum, one) => sum + one, 0);
   const sent = Object.entries(sums).reduce((sum, [outcome, one]) => sum + (UNSENT.includes(outcome) ? 0 : one), 0);
   const period = `last ${RANGES[range].name}`;
@@ -209,7 +214,7 @@ function showCounts() {
   ]);
   find("range-note").textContent = counter.isComplete
     ? `Messages accepted in this range, by their outcome at ${localTime(counter.at).slice(11)}.`
-    : `Counting: ${several(counter.total, "message")} so far.`;
+    : `Counting: ${several(counter.total ?? 0, "message")} so far.`;
 }
 
 async function readHistory() {
@@ -219,6 +224,7 @@ async function readHistory() {
     const history = await read(`/page/history?range=${range}`);
     if (mine !== turn || place().tab !== "overview") return;
     showHistory(history);
+    countRange();
     find("overview-note").textContent = "";
   } catch (error) {
     report(error, find("overview-note"));

@@ -3,7 +3,8 @@
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::{MessageFilter, NewMessage, Store};
 use pillarbox_domain::id::MessageId;
-use pillarbox_domain::message::Status;
+use pillarbox_domain::message::{Status, Transition};
+use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::search::SearchText;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::time::Timestamp;
@@ -93,6 +94,59 @@ async fn filters_find_by_status_and_recipient() {
     assert!(all(&fixture.store, &recipient("bo@example.org"), 5).await.is_empty());
     assert_eq!(all(&fixture.store, &status(Status::Queued), 5).await, [id]);
     assert!(all(&fixture.store, &status(Status::Sent), 5).await.is_empty());
+}
+
+#[tokio::test]
+async fn pending_messages_are_found_without_a_look_at_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let other = store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap().id;
+    let end = async |id: MessageId| {
+        let sent = Transition::Sent { ses_message_id: id.to_string(), sent_at: START };
+        store.record(id, 1, sent, START).await.unwrap();
+    };
+    let accept_of_other = async || {
+        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
+        store.accept(NewMessage::new(id, other, &admitted, START, START, || {})).await.unwrap().id()
+    };
+    // Of the one, most are final; of the other, all but the first ones wait.
+    let (mut own, mut of_other) = (Vec::new(), Vec::new());
+    for number in 0..60 {
+        let id = fixture.new_message().await;
+        if number % 20 == 7 {
+            own.push(id)
+        } else {
+            end(id).await
+        }
+        let id = accept_of_other().await;
+        if number < 10 { end(id).await } else { of_other.push(id) }
+    }
+    let mut all_of_both: Vec<_> = own.iter().chain(&of_other).copied().collect();
+    all_of_both.sort();
+    let of = |organisation| MessageFilter { organisation, ..MessageFilter::default() };
+    let by_status = |filter| MessageFilter { status: Some(Status::Queued), ..filter };
+    let by_outcome = |filter| MessageFilter { outcome: Some(MessageOutcome::Queued), ..filter };
+    let wanted =
+        [(None, &all_of_both), (Some(fixture.organisation), &own), (Some(other), &of_other)];
+    for (organisation, pending) in wanted {
+        for filter in [by_status(of(organisation)), by_outcome(of(organisation))] {
+            let newest_first: Vec<_> = pending.iter().rev().copied().collect();
+            for limit in [1, 2, 7, 100] {
+                assert_eq!(all(store, &filter, limit).await, newest_first);
+            }
+            let page = store.list(filter.clone(), 100, START).await.unwrap();
+            assert!(page.looked_at <= of_other.len() + own.len(), "{}", page.looked_at);
+            let after = Some(pending[0]);
+            let rest = MessageFilter { after, ..filter.clone() };
+            let page = store.list(rest.clone(), 100, START).await.unwrap();
+            let ids: Vec<_> = page.messages.iter().map(|message| message.id).collect();
+            assert_eq!(ids, newest_first[..pending.len() - 1]);
+            let between = MessageFilter { before: pending.last().copied(), ..rest };
+            let page = store.list(between, 100, START).await.unwrap();
+            assert_eq!(page.messages.len(), pending.len() - 2);
+        }
+    }
 }
 
 #[tokio::test]

@@ -26,20 +26,20 @@ FROM message WHERE id = $1";
 const BYTES_PER_LOOK: usize = 1 << 20;
 
 /// Reads at most `$3` rows, and stops once they have `$4` bytes: all that match, or those of the
-/// organisation `$5`.
+/// organisation `$5`. The table is `message`, or has the pending ones alone.
 macro_rules! list {
-    ($order:literal) => {
-        list!("", "id ", $order)
+    ($table:literal, $order:literal) => {
+        list!($table, "", "id ", $order)
     };
-    ($order:literal of one) => {
-        list!("organisation = $5 AND ", concat!("organisation ", $order, ", id "), $order)
+    ($table:literal, $order:literal of one) => {
+        list!($table, "organisation = $5 AND ", concat!("organisation ", $order, ", id "), $order)
     };
-    ($of_one:literal, $by:expr, $order:literal) => {
+    ($table:literal, $of_one:literal, $by:expr, $order:literal) => {
         concat!(
             "SELECT id, record FROM (
                 SELECT id, record, sum(octet_length(record)) OVER looked_at - octet_length(record) AS before
                 FROM (
-                    SELECT id, record FROM message WHERE ", $of_one, "id >= $1 AND id < $2
+                    SELECT id, record FROM ", $table, " WHERE ", $of_one, "id >= $1 AND id < $2
                     ORDER BY ", $by, $order, " LIMIT $3
                 ) AS rows
                 WINDOW looked_at AS (ORDER BY id ", $order, " ROWS UNBOUNDED PRECEDING)
@@ -101,15 +101,24 @@ impl PostgresStore {
         let mut first = uuid_of(first);
         let mut end = end.map_or(Uuid::max(), uuid_of);
         let organisation = filter.organisation.map(number);
+        let is_pending_only = filter.finds_only_pending();
         let mut page = Page::new(filter, limit, window_now);
         let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
         let mut last: Option<MessageId> = None;
         let mut step = limit.clamp(1, SURE_ROWS);
-        let sql = match (order, organisation) {
-            (Order::NewestFirst, None) => list!("DESC"),
-            (Order::NewestFirst, Some(_)) => list!("DESC" of one),
-            (Order::OldestFirst, None) => list!("ASC"),
-            (Order::OldestFirst, Some(_)) => list!("ASC" of one),
+        let sql = match (is_pending_only, order, organisation) {
+            (false, Order::NewestFirst, None) => list!("message", "DESC"),
+            (false, Order::NewestFirst, Some(_)) => list!("message", "DESC" of one),
+            (false, Order::OldestFirst, None) => list!("message", "ASC"),
+            (false, Order::OldestFirst, Some(_)) => list!("message", "ASC" of one),
+            (true, Order::NewestFirst, None) => list!("pending JOIN message USING (id)", "DESC"),
+            (true, Order::NewestFirst, Some(_)) => {
+                list!("pending JOIN message USING (id)", "DESC" of one)
+            }
+            (true, Order::OldestFirst, None) => list!("pending JOIN message USING (id)", "ASC"),
+            (true, Order::OldestFirst, Some(_)) => {
+                list!("pending JOIN message USING (id)", "ASC" of one)
+            }
         };
         loop {
             let rows = i64::try_from(step).unwrap_or(i64::MAX);

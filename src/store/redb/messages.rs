@@ -4,13 +4,18 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redb::{AccessGuard, ReadTransaction, ReadableTable, StorageError, TableHandle};
+use redb::{
+    AccessGuard, Key, Range, ReadOnlyTable, ReadTransaction, ReadableTable, StorageError,
+    TableHandle,
+};
 
 use crate::listing::{self, Order, Page, blocking};
 use crate::record::{IdempotencyRow, decode_message};
 use crate::redb::error::{InRow, ReadError};
 use crate::redb::sent;
-use crate::redb::tables::{BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, MESSAGES, META, SENT};
+use crate::redb::tables::{
+    BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, IdKey, MESSAGES, META, PENDING, SENT,
+};
 use crate::redb::{RedbStore, Shared};
 use crate::rows::MessageRow;
 use crate::{InMemory, MessageFilter, MessagePage, StoreError};
@@ -109,6 +114,8 @@ struct PageReader<'a> {
     page: Page,
     order: Order,
     organisation: Option<OrganisationId>,
+    /// True if only pending messages are wanted.
+    is_pending_only: bool,
     /// First id that was not checked yet.
     first: MessageId,
     /// Id that all that were not checked yet are before, if there is one.
@@ -132,6 +139,7 @@ impl<'a> PageReader<'a> {
         Ok(Self {
             order: Order::of(&filter),
             organisation: filter.organisation,
+            is_pending_only: filter.finds_only_pending(),
             page: Page::new(filter, limit, window_now),
             first,
             end,
@@ -169,17 +177,31 @@ impl<'a> PageReader<'a> {
     }
 
     /// The rows that can match and were not checked yet, in the order in which they are checked,
-    /// from the organisation's own if one is wanted.
+    /// from the pending ones and the organisation's own if these are wanted.
     fn rows(&self, transaction: &ReadTransaction) -> Result<Rows, ReadError> {
         let (first, end) = (*self.first.as_bytes(), self.end.map(|end| *end.as_bytes()));
         let messages = transaction.open_table(MESSAGES)?;
         let Some(OrganisationId(number)) = self.organisation else {
-            let end = end.map_or(Bound::Unbounded, Bound::Excluded);
-            let all = messages.range((Bound::Included(first), end))?;
-            return Ok(in_order(self.order, all, |(id, row)| {
+            let range = (Bound::Included(first), end.map_or(Bound::Unbounded, Bound::Excluded));
+            if self.is_pending_only {
+                let pending = transaction.open_table(PENDING)?.range(range)?;
+                return Ok(in_order(self.order, pending, move |(id, _)| {
+                    Ok((MessageId::from_bytes(id.value()), messages.get(id.value())?))
+                }));
+            }
+            return Ok(in_order(self.order, messages.range(range)?, |(id, row)| {
                 Ok((MessageId::from_bytes(id.value()), Some(row)))
             }));
         };
+        if self.is_pending_only {
+            let own = transaction.open_table(BY_ORGANISATION)?;
+            let pending = transaction.open_table(PENDING)?;
+            let mut ids = PendingIds { order: self.order, first, end, pending, number, own };
+            return Ok(Box::new(std::iter::from_fn(move || {
+                let row = |id| Ok((MessageId::from_bytes(id), messages.get(id)?));
+                Some(ids.next().transpose()?.and_then(row))
+            })));
+        }
         let end = match end {
             Some(end) => Bound::Excluded((number, end)),
             None => Bound::Included((number, [u8::MAX; 16])),
@@ -190,6 +212,57 @@ impl<'a> PageReader<'a> {
             let (_, id) = key.value();
             Ok((MessageId::from_bytes(id), messages.get(id)?))
         }))
+    }
+}
+
+/// Ids to check for pending messages of an organisation: of its messages the one next to each pending
+/// one. It goes from one table to the next place in the other, so it reads no more than the smaller
+/// one has, and a backlog of others costs an organisation little.
+struct PendingIds {
+    order: Order,
+    first: IdKey,
+    /// Id that all others are before, if there is one.
+    end: Option<IdKey>,
+    pending: ReadOnlyTable<IdKey, ()>,
+    /// The organisation, and the messages of each.
+    number: u32,
+    own: ReadOnlyTable<(u32, IdKey), ()>,
+}
+
+impl PendingIds {
+    fn next(&mut self) -> Result<Option<IdKey>, StorageError> {
+        let end = self.end.map_or(Bound::Unbounded, Bound::Excluded);
+        let pending = self.pending.range((Bound::Included(self.first), end))?;
+        let Some(pending) = self.nearest(pending, |id| id)? else { return Ok(None) };
+        let (first, last) = match (self.order, self.end) {
+            (Order::NewestFirst, _) => (self.first, Bound::Included(pending)),
+            (Order::OldestFirst, Some(end)) => (pending, Bound::Excluded(end)),
+            (Order::OldestFirst, None) => (pending, Bound::Included([u8::MAX; 16])),
+        };
+        let key = |id| (self.number, id);
+        let own = self.own.range((Bound::Included(key(first)), last.map(key)))?;
+        let id = self.nearest(own, |(_, id)| id)?;
+        match (id, self.order) {
+            (None, _) => {}
+            (Some(_), Order::NewestFirst) => self.end = id,
+            (Some(id), Order::OldestFirst) => {
+                self.first = *MessageId::from_bytes(id).successor().as_bytes();
+            }
+        }
+        Ok(id)
+    }
+
+    /// The first id of a range, in the order in which they are checked.
+    fn nearest<K: Key + 'static>(
+        &self,
+        mut range: Range<'_, K, ()>,
+        id: impl Fn(K::SelfType<'_>) -> IdKey,
+    ) -> Result<Option<IdKey>, StorageError> {
+        let nearest = match self.order {
+            Order::NewestFirst => range.next_back(),
+            Order::OldestFirst => range.next(),
+        };
+        Ok(nearest.transpose()?.map(|(key, _)| id(key.value())))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pillarbox_simulator::{Fault, Faults, Options};
+use pillarbox_simulator::{EventOptions, Events, Fault, Faults, Options};
 
 use serde_json::json;
 
@@ -98,6 +98,31 @@ async fn failed_messages_read_plainly_as_the_page_says_them() {
     let failed: Vec<_> = failed.filter(|one| one["code"] == "messages_failed").collect();
     assert_eq!(failed.len(), 1, "{json}");
     assert_eq!(failed[0]["ready"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounce_rate_of_the_last_day_is_said_also_after_a_restart() {
+    let events = Events::On(EventOptions::default());
+    let site = Site::with("", Options { events, ..Options::default() }).await;
+    site.read_events();
+    let server = site.start();
+    let to = |fate: &str, count| -> Vec<_> {
+        (0..count).map(|n| format!("{fate}+{n}@simulator.amazonses.com")).collect()
+    };
+    for recipients in to("success", 100).chunks(50).chain(to("bounce", 10).chunks(1)) {
+        server.send(&message_with("to", json!(recipients))).await;
+    }
+    let said = "acme's bounce rate of the last 24 hours is 9.09 %";
+    status_with(&site, said).await;
+    server.terminate().await;
+    let _server = site.start();
+    status_with(&site, said).await;
+    let json = crate::behaviour::certificate::status(&site);
+    let mut conditions = json["conditions"].as_array().unwrap().iter();
+    let bounces = conditions.find(|one| one["code"] == "bounces").unwrap();
+    assert_eq!(bounces["affected"]["organisation"], "acme");
+    let from = bounces["affected"]["from"].as_str().unwrap();
+    assert!(from.ends_with(":00:00.000Z"), "the beginning of an hour: {from}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
