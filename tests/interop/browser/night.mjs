@@ -72,6 +72,8 @@ for (const text of [late.slice(-8), "ADA.LATE@", "1815 late", "order:18-15"]) {
 }
 await find("nowhere");
 await page.getByText("No message matches.").waitFor();
+await find("01a1fd35-0000-7000-8000-000000000000");
+await page.getByText("No message matches. A request that was refused made none.").waitFor();
 
 // A list stands still: what is new waits behind a button, and whoever is at a row stays there.
 await goTo("#/messages");
@@ -101,6 +103,7 @@ await tab(page, "Overview");
 const tiles = page.locator("#range-tiles");
 for (const outcome of ["accepted", "sent", "bounced", "failed", "delayed", "rejected"]) {
   const tile = tiles.locator("div").filter({ hasText: new RegExp(`^${outcome}`) });
+  await tile.filter({ hasText: /\d$/ }).waitFor();
   // Both at one moment, because the tile may be counted again.
   const [told, to] = await tile.locator("dd a").evaluate((link) => [Number(link.textContent), link.hash]);
   await goTo(to);
@@ -122,8 +125,8 @@ await many.route("**/page/live", async (route) => {
   const conditions = [
     one("account_paused", "critical"), one("queue_stuck", "critical"), one("store_refusing", "critical"),
     ...Array.from({ length: 5 }, (_, index) => one("domain_paused", "warning", { message: `The provider does not accept d${index}.example of acme`, affected: { outcome: "queued", organisation: "acme", domain: `d${index}.example`, waiting: index === 0 ? 207 : 1 } })),
-    ...Array.from({ length: organisations }, (_, index) => one("bounces", "warning", { message: `6.00 % of org${index}'s mail bounced` })),
-    one("webhook_failing", "warning"), one("quota_low", "warning"), one("events_unreadable", "warning"), one("messages_failed", "warning"), one("clock_jumped", "warning"), one("starting", "notice"), one("draining", "notice"),
+    ...Array.from({ length: organisations }, (_, index) => one("bounces", "warning", { message: `6.00 % of org${index}'s mail bounced`, affected: { outcome: "bounced", organisation: `org${index}`, domain: null, waiting: null, from: "2027-01-14T08:00:00.000Z" } })),
+    one("webhook_failing", "warning"), one("quota_low", "warning", { affected: { outcome: "queued", organisation: null, domain: null, waiting: 0 } }), one("events_unreadable", "warning"), one("messages_failed", "warning"), one("clock_jumped", "warning"), one("starting", "notice"), one("draining", "notice"),
   ];
   const state = { version: "0", started: 0, conditions, limits: { bounces: { permille: 50, least: 100 }, complaints: { permille: 1, least: 1000 } }, queue: { messages: 211, inFlight: 0, bytes: 1, maxBytes: 2 ** 30 }, bodies: "none", rate: null, rateLimit: null, quota: null, totals: [["refused", 0]], changes: 1, organisations: [], nodes: [], caught: null, sample: { at: Date.now(), accepted: 0, sent: 0, recipients: 0, queue: 211, latency: null } };
   return route.fulfill({ contentType: "text/event-stream", body: `event: history\ndata: []\n\nevent: state\ndata: ${JSON.stringify(state)}\n\n` });
@@ -137,6 +140,14 @@ const line = many.locator("details.condition").filter({ hasText: "5 domains are 
 await line.locator("summary").press("Enter");
 await line.getByRole("link", { name: "Show 207 waiting messages of acme from d0.example" }).waitFor();
 await line.getByRole("button", { name: "Copy the command pillarbox message list --status queued --org acme" }).first().waitFor();
+const manyBounces = many.locator("details.condition").filter({ hasText: "4 organisations have bounces" });
+await manyBounces.locator("summary").press("Enter");
+const ofOne = manyBounces.getByRole("link", { name: "Show the bounced messages of the last 24 hours of org1" });
+assert.equal(await ofOne.getAttribute("href"), `#/messages?${new URLSearchParams({ outcome: "bounced", organisation: "org1", from: "2027-01-14T08:00:00.000Z" })}`);
+const none = many.locator("details.condition").filter({ hasText: "wrong with quota_low" });
+await none.locator("summary").press("Enter");
+assert.equal(await none.getByRole("link", { name: "waiting messages" }).count(), 0, "nothing waits");
+for (const one of [manyBounces, none]) await one.locator("summary").press("Enter");
 assert.match(await many.title(), /^\(19\) Overview/);
 await shot(many, "conditions-open");
 assert.ok(await sticksOut(many) <= 0);
