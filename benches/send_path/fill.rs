@@ -112,7 +112,7 @@ async fn live(
     events: usize,
 ) -> anyhow::Result<()> {
     let Message { number, id, created_at, has_key, is_pending } = message;
-    let key = has_key.then(|| format!("order-{number:020}"));
+    let key = has_key.then(|| idempotency_key(number));
     let request = SendRequest::parse(draft(key.as_deref()))
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
     let admitted = admit(request, &store.facts(organisation.id))
@@ -124,14 +124,24 @@ async fn live(
     if is_pending {
         return Ok(());
     }
-    let sent_at = created_at.plus(Duration::from_millis(80));
-    let ses_message_id = ses_message_id(number);
+    let sent_at = sent_at(created_at);
+    let ses_message_id = ses_message_id(number, sent_at);
     let sent = Transition::Sent { ses_message_id: ses_message_id.clone(), sent_at };
     store.record(id, 1, sent, sent_at).await?;
     for event in 0..events {
         store.apply(report(id, &ses_message_id, sent_at, event), sent_at).await?;
     }
     Ok(())
+}
+
+/// Key of a message of this number, if it has one.
+pub(crate) fn idempotency_key(number: usize) -> String {
+    format!("order-{number:020}")
+}
+
+/// Time at which SES accepted a message.
+pub(crate) fn sent_at(created_at: Timestamp) -> Timestamp {
+    created_at.plus(Duration::from_millis(80))
 }
 
 /// The message's fields that reach the store, as in [`message::json`].
@@ -173,6 +183,7 @@ pub(crate) fn report(
 }
 
 /// An identifier of the form and length that SES gives.
-pub(crate) fn ses_message_id(number: usize) -> String {
-    format!("0100019aa5f0{number:08x}-1b2c3d4e-5f60-4718-9a2b-{number:012x}-000000")
+pub(crate) fn ses_message_id(number: usize, sent_at: Timestamp) -> String {
+    let millis = sent_at.unix_millis();
+    format!("0100{millis:012x}-1b2c3d4e-5f60-4718-9a2b-{number:012x}-000000")
 }

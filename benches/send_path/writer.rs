@@ -145,9 +145,10 @@ async fn apply(messages: usize) -> anyhow::Result<(usize, Duration)> {
             let (store, organisation, ids) = (&store, &organisation, &ids);
             async move {
                 let id = accept(store, organisation, ids, &format!("order-{number:020}")).await?;
-                let ses_message_id = ses_message_id(number);
+                let sent_at = now();
+                let ses_message_id = ses_message_id(number, sent_at);
                 let transition =
-                    Transition::Sent { ses_message_id: ses_message_id.clone(), sent_at: now() };
+                    Transition::Sent { ses_message_id: ses_message_id.clone(), sent_at };
                 store.record(id, 1, transition, now()).await?;
                 anyhow::Ok((id, ses_message_id))
             }
