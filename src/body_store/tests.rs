@@ -32,7 +32,10 @@ fn ids() -> impl FnMut() -> MessageId {
 
 /// Text whose length depends on its number.
 fn content(number: usize, len: usize) -> String {
-    format!("{number}-").chars().cycle().take(len).collect()
+    let part = format!("{number}-");
+    let mut text = part.repeat(len / part.len() + 1);
+    text.truncate(len);
+    text
 }
 
 #[test]

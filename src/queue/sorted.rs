@@ -251,13 +251,13 @@ mod tests {
                 prop_assert_eq!((sorted.len(), sorted.is_empty()), (map.len(), map.is_empty()));
                 prop_assert_eq!(sorted.first(), map.values().next());
                 prop_assert!(sorted.chunks.values().all(|chunk| !chunk.is_empty()));
-                for key in 0..100 {
-                    prop_assert_eq!(sorted.get(&key), map.get(&key));
-                    let after = map.range((Bound::Excluded(key), Bound::Unbounded));
-                    prop_assert!(sorted.after(Some(key)).eq(after.map(|(_, member)| member)));
-                }
-                prop_assert!(sorted.after(None).eq(map.values()));
             }
+            for key in 0..100 {
+                prop_assert_eq!(sorted.get(&key), map.get(&key));
+                let after = map.range((Bound::Excluded(key), Bound::Unbounded));
+                prop_assert!(sorted.after(Some(key)).eq(after.map(|(_, member)| member)));
+            }
+            prop_assert!(sorted.after(None).eq(map.values()));
         }
     }
 

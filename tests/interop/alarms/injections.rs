@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use pillarbox_simulator::{Fault as Call, Faults};
 use redb::{Database, TableDefinition};
 use reqwest::StatusCode;
@@ -224,18 +225,15 @@ pub(super) async fn use_files(site: &mut Monitored) {
 
 /// Connects so often, and holds the connections by a request now and then.
 pub(super) async fn hold(address: &str, connections: usize) {
-    let mut held = Vec::new();
-    for _ in 0..connections {
-        held.push(TcpStream::connect(address).await.unwrap());
-    }
-    let mut answer = [0; 4_096];
-    loop {
-        for stream in &mut held {
-            stream.write_all(b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-            assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
+    // At one time: on a busy machine, the first would be closed before the last is asked.
+    let held = (0..connections).map(async |_| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        loop {
+            ask(&mut stream, "HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            sleep(Duration::from_secs(5)).await;
         }
-        sleep(Duration::from_secs(5)).await;
-    }
+    });
+    join_all(held).await;
 }
 
 /// The same with keys, one after the other: connections without a key have half of the limit, and
@@ -249,17 +247,22 @@ pub(super) async fn hold_with_keys(address: &str, keys: &[(&str, usize)]) {
             held.push((stream, *key));
         }
     }
-    loop {
-        for (stream, key) in &mut held {
+    let held = held.iter_mut().map(async |(stream, key)| {
+        loop {
+            sleep(Duration::from_secs(5)).await;
             read_with_key(stream, key).await;
         }
-        sleep(Duration::from_secs(5)).await;
-    }
+    });
+    join_all(held).await;
 }
 
 async fn read_with_key(stream: &mut TcpStream, key: &str) {
-    let request =
-        format!("GET /emails/none HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+    let head = "GET /emails/none HTTP/1.1\r\nhost: x\r\n";
+    ask(stream, &format!("{head}authorization: Bearer {key}\r\n\r\n")).await;
+}
+
+/// Sends a request and waits for the beginning of its answer.
+async fn ask(stream: &mut TcpStream, request: &str) {
     stream.write_all(request.as_bytes()).await.unwrap();
     assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0, "the connection was closed");
 }
@@ -272,12 +275,13 @@ pub(super) async fn hold_sessions(address: &str, keys: &[(&str, usize)]) {
             held.push(SmtpClient::login(address, key).await.unwrap());
         }
     }
-    loop {
-        for client in &mut held {
+    let held = held.iter_mut().map(async |client| {
+        loop {
+            sleep(Duration::from_secs(5)).await;
             client.ask_for("NOOP", "250 ").await.unwrap();
         }
-        sleep(Duration::from_secs(5)).await;
-    }
+    });
+    join_all(held).await;
 }
 
 const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
