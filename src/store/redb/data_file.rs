@@ -49,6 +49,8 @@ pub(super) struct DataFile {
     writable: OnceLock<File>,
     id: FileId,
     content: Mutex<Content>,
+    /// Set once this process has had the file's lock. What others wrote before is the content.
+    has_been_locked: AtomicBool,
     /// Set if another process wrote to it. That is final: the rest of the content is not known. It
     /// is outside the lock, because reads check it and must not wait for the writer.
     is_written_over: AtomicBool,
@@ -60,6 +62,12 @@ struct Content {
     /// `None` after a write that failed, because a part of it may have been done.
     header: Option<Vec<u8>>,
     length: u64,
+}
+
+impl Content {
+    fn of(file: &File) -> io::Result<Self> {
+        Ok(Self { header: Some(read_header(file)?), length: file.metadata()?.len() })
+    }
 }
 
 impl DataFile {
@@ -74,12 +82,16 @@ impl DataFile {
             Err(error) if is_refusal(&error) => File::open(path).map_err(|_| error)?,
             Err(error) => return Err(error),
         };
-        let metadata = file.metadata()?;
-        let length = metadata.len();
-        let content = Mutex::new(Content { header: Some(read_header(&file)?), length });
-        let id = FileId::from(&metadata);
-        let is_written_over = AtomicBool::new(false);
-        Ok(Arc::new(Self { path: path.to_owned(), file, writable, id, content, is_written_over }))
+        let (content, id) = (Content::of(&file)?, FileId::from(&file.metadata()?));
+        Ok(Arc::new(Self {
+            path: path.to_owned(),
+            file,
+            writable,
+            id,
+            content: Mutex::new(content),
+            has_been_locked: AtomicBool::new(false),
+            is_written_over: AtomicBool::new(false),
+        }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -95,6 +107,16 @@ impl DataFile {
     /// The same storage, for an overlay that writes nothing to it.
     pub(super) fn below(&self) -> Result<FileBackend, DatabaseError> {
         storage(self.writable.get().unwrap_or(&self.file))
+    }
+
+    /// Takes note that this process has the file's lock. A process that had it when this one opened
+    /// the file, such as a command, may have written since, and that is no loss.
+    fn is_locked_now(&self) -> io::Result<()> {
+        if !self.has_been_locked.load(Ordering::Acquire) {
+            *locked(&self.content) = Content::of(&self.file)?;
+            self.has_been_locked.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// The file, open to be written. It is opened again if the disk took no writes before.
@@ -246,7 +268,21 @@ impl StorageBackend for Backend {
         self.below.close()
     }
 
-    hand_on_locks!(try_lock_range, lock_range);
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        let is_locked = self.below.try_lock_range(start, end)?;
+        if is_locked {
+            self.file.is_locked_now()?;
+        }
+        Ok(is_locked)
+    }
+
+    hand_on_locks! {
+        try_lock_shared_range => try_lock_shared_range: bool,
+        lock_range => lock_range: (),
+        lock_shared_range => lock_shared_range: (),
+        unlock_range => unlock_range: (),
+        query_lock_range => query_lock_range: bool,
+    }
 }
 
 /// Device and inode of a file.
@@ -345,6 +381,26 @@ mod tests {
         backend.write(8192, &PAGE).unwrap();
         backend.sync_data().unwrap();
         assert_eq!(file.look(), None);
+    }
+
+    #[test]
+    fn a_process_that_had_the_file_before_has_not_written_it_over() {
+        let (_directory, path, _, before) = made();
+        let file = DataFile::open(&path).unwrap();
+        before.write(0, &[2; HEADER_BYTES]).unwrap();
+        before.set_len(16384).unwrap();
+        drop(before);
+        let backend = file.backend().unwrap();
+        assert!(backend.try_lock_range(Bound::Unbounded, Bound::Unbounded).unwrap());
+        assert_eq!(file.look(), None);
+        backend.write(0, &[3; HEADER_BYTES]).unwrap();
+        // It has been this process's own since.
+        drop(backend);
+        fs::write(&path, [4; 8192]).unwrap();
+        let backend = file.backend().unwrap();
+        assert!(backend.try_lock_range(Bound::Unbounded, Bound::Unbounded).unwrap());
+        assert!(backend.write(0, &[3; HEADER_BYTES]).is_err());
+        assert_eq!(file.look(), Some(FileLoss::WrittenOver));
     }
 
     #[test]
