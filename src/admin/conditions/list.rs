@@ -583,6 +583,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             found.says(format!(
                 "The process ended before it sent {}, last at {}; that mail has failed",
                 several(lost.messages, "message"), lost.last_at));
+            found.affects(Failed, None, None);
         },
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
