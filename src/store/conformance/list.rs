@@ -115,9 +115,9 @@ async fn pending_messages_are_found_without_a_look_at_the_others() {
     for number in 0..60 {
         let id = fixture.new_message().await;
         if number % 20 == 7 {
-            own.push(id)
+            own.push(id);
         } else {
-            end(id).await
+            end(id).await;
         }
         let id = accept_of_other().await;
         if number < 10 { end(id).await } else { of_other.push(id) }
