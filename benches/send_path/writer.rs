@@ -1,7 +1,7 @@
 //! The store without HTTP: the writer under acceptances, and under delivery events.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -15,7 +15,7 @@ use pillarbox_domain::organisation::Organisation;
 use pillarbox_domain::request::SendRequest;
 use pillarbox_store::{NewMessage, Store};
 
-use crate::fill::{draft, report, ses_message_id};
+use crate::fill::{draft, idempotency_key, report, ses_message_id};
 use crate::process::{directory, now, set_up};
 use crate::report::{Report, median};
 use crate::scale::Scale;
@@ -80,7 +80,7 @@ pub(crate) async fn accept_by(
     time: Duration,
 ) -> anyhow::Result<(f64, Histogram<u64>)> {
     /// No key is used twice, not even by two loads on one store.
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let ids = Arc::new(MessageIds::new());
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
@@ -92,7 +92,7 @@ pub(crate) async fn accept_by(
             while begun.elapsed() < time {
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let start = Instant::now();
-                accept(&store, &organisation, &ids, &format!("order-{number:020}")).await?;
+                accept(&store, &organisation, &ids, &idempotency_key(number)).await?;
                 times.record(u64::try_from(start.elapsed().as_micros())?)?;
             }
             anyhow::Ok(times)
@@ -144,7 +144,7 @@ async fn apply(messages: usize) -> anyhow::Result<(usize, Duration)> {
             let number = batch * 500 + n;
             let (store, organisation, ids) = (&store, &organisation, &ids);
             async move {
-                let id = accept(store, organisation, ids, &format!("order-{number:020}")).await?;
+                let id = accept(store, organisation, ids, &idempotency_key(number)).await?;
                 let sent_at = now();
                 let ses_message_id = ses_message_id(number, sent_at);
                 let transition =

@@ -123,8 +123,9 @@ impl HistoryKeeper {
     /// one and of other nodes included. Of hours in which more organisations had mail than the
     /// history keeps apart, some may be missing.
     pub fn last_day(&self) -> CountsByOrganisation {
-        let now = self.store.metrics().organisations.get();
         let day = self.day.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not before: the counts that are stored by then would not be among them.
+        let now = self.store.metrics().organisations.get();
         let mut counts = day.counts.clone();
         for (organisation, new) in grown(now, &day.own) {
             let sum = counts.entry(organisation).or_default();

@@ -39,18 +39,8 @@ pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
 pub use temp_files::Existing;
 
-/// Hands locks of parts of a storage on to the one below, exclusive ones by these methods.
+/// Hands locks of parts of a storage on to the one below, each by the method that is named for it.
 macro_rules! hand_on_locks {
-    ($try_lock:ident, $lock:ident) => {
-        hand_on_locks! {
-            try_lock_range => $try_lock: bool,
-            try_lock_shared_range => try_lock_shared_range: bool,
-            lock_range => $lock: (),
-            lock_shared_range => lock_shared_range: (),
-            unlock_range => unlock_range: (),
-            query_lock_range => query_lock_range: bool,
-        }
-    };
     ($($method:ident => $below:ident: $answer:ty,)+) => {$(
         fn $method(&self, start: Bound<u64>, end: Bound<u64>) -> Result<$answer, BackendError> {
             self.below.$below(start, end)

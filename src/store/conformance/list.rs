@@ -2,12 +2,21 @@
 
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::{MessageFilter, NewMessage, Store};
-use pillarbox_domain::id::MessageId;
+use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Status, Transition};
 use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::search::SearchText;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::time::Timestamp;
+
+impl Fixture {
+    /// Accepts a message of another organisation.
+    async fn new_message_of(&self, organisation: OrganisationId) -> MessageId {
+        let (id, admitted) = (self.ids.next(START), self.admitted(None).await);
+        let message = NewMessage::new(id, organisation, &admitted, START, START, || {});
+        self.store.accept(message).await.unwrap().id()
+    }
+}
 
 /// A page is made to end early by its limit. The alternative, more messages than a page checks,
 /// would take long to accept one by one.
@@ -33,12 +42,7 @@ async fn an_organisation_lists_its_own_newest_first_in_pages() {
     let mut own = Vec::new();
     for _ in 0..10 {
         own.insert(0, fixture.new_message().await);
-        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
-        fixture
-            .store
-            .accept(NewMessage::new(id, other.id, &admitted, START, START, || {}))
-            .await
-            .unwrap();
+        fixture.new_message_of(other.id).await;
     }
     let mine =
         MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
@@ -58,9 +62,7 @@ async fn the_page_right_after_a_message_has_the_oldest_that_follow_it() {
     let mut own = Vec::new();
     for _ in 0..10 {
         own.push(fixture.new_message().await);
-        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
-        let foreign = NewMessage::new(id, other.id, &admitted, START, START, || {});
-        fixture.store.accept(foreign).await.unwrap();
+        fixture.new_message_of(other.id).await;
     }
     let page = async |organisation, after: usize, limit| {
         let after = Some(own[after]);
@@ -106,10 +108,6 @@ async fn pending_messages_are_found_without_a_look_at_the_others() {
         let sent = Transition::Sent { ses_message_id: id.to_string(), sent_at: START };
         store.record(id, 1, sent, START).await.unwrap();
     };
-    let accept_of_other = async || {
-        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
-        store.accept(NewMessage::new(id, other, &admitted, START, START, || {})).await.unwrap().id()
-    };
     // Of the one, most are final; of the other, all but the first ones wait.
     let (mut own, mut of_other) = (Vec::new(), Vec::new());
     for number in 0..60 {
@@ -119,7 +117,7 @@ async fn pending_messages_are_found_without_a_look_at_the_others() {
         } else {
             end(id).await;
         }
-        let id = accept_of_other().await;
+        let id = fixture.new_message_of(other).await;
         if number < 10 { end(id).await } else { of_other.push(id) }
     }
     let mut all_of_both: Vec<_> = own.iter().chain(&of_other).copied().collect();

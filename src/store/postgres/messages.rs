@@ -48,6 +48,18 @@ macro_rules! list {
     };
 }
 
+/// The list of a table for an order, of one organisation or of all.
+macro_rules! list_of {
+    ($table:literal, $order:expr, $is_of_one:expr) => {
+        match ($order, $is_of_one) {
+            (Order::NewestFirst, false) => list!($table, "DESC"),
+            (Order::NewestFirst, true) => list!($table, "DESC" of one),
+            (Order::OldestFirst, false) => list!($table, "ASC"),
+            (Order::OldestFirst, true) => list!($table, "ASC" of one),
+        }
+    };
+}
+
 impl PostgresStore {
     pub(crate) async fn message_row(
         &self,
@@ -106,19 +118,11 @@ impl PostgresStore {
         let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
         let mut last: Option<MessageId> = None;
         let mut step = limit.clamp(1, SURE_ROWS);
-        let sql = match (is_pending_only, order, organisation) {
-            (false, Order::NewestFirst, None) => list!("message", "DESC"),
-            (false, Order::NewestFirst, Some(_)) => list!("message", "DESC" of one),
-            (false, Order::OldestFirst, None) => list!("message", "ASC"),
-            (false, Order::OldestFirst, Some(_)) => list!("message", "ASC" of one),
-            (true, Order::NewestFirst, None) => list!("pending JOIN message USING (id)", "DESC"),
-            (true, Order::NewestFirst, Some(_)) => {
-                list!("pending JOIN message USING (id)", "DESC" of one)
-            }
-            (true, Order::OldestFirst, None) => list!("pending JOIN message USING (id)", "ASC"),
-            (true, Order::OldestFirst, Some(_)) => {
-                list!("pending JOIN message USING (id)", "ASC" of one)
-            }
+        let is_of_one = organisation.is_some();
+        let sql = if is_pending_only {
+            list_of!("pending JOIN message USING (id)", order, is_of_one)
+        } else {
+            list_of!("message", order, is_of_one)
         };
         loop {
             let rows = i64::try_from(step).unwrap_or(i64::MAX);

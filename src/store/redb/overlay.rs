@@ -110,5 +110,12 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     }
 
     // A file that is only read can only get a shared lock. It keeps writers away, which is enough.
-    hand_on_locks!(try_lock_shared_range, lock_shared_range);
+    hand_on_locks! {
+        try_lock_range => try_lock_shared_range: bool,
+        try_lock_shared_range => try_lock_shared_range: bool,
+        lock_range => lock_shared_range: (),
+        lock_shared_range => lock_shared_range: (),
+        unlock_range => unlock_range: (),
+        query_lock_range => query_lock_range: bool,
+    }
 }
