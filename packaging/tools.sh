@@ -4,6 +4,7 @@
 readonly TOOLS="$PWD/target/ci"
 readonly DENY_VERSION=0.20.2
 readonly CARGO_DEB_VERSION=3.8.0
+readonly CARGO_MUTANTS_VERSION=27.1.0
 readonly CARGO_AUDITABLE_VERSION=0.7.7
 readonly CARGO_ZIGBUILD_VERSION=0.24.0
 readonly ZIG_VERSION=0.17.1

@@ -12,8 +12,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use pillarbox::admin::conditions::{Alerts, Definition, Readiness, Severity, definitions};
-use pillarbox::config::{Config, DefaultOrExample, KeyReference, reference};
+use pillarbox_admin::conditions::{Alerts, Definition, Readiness, Severity, definitions};
+use pillarbox_config::{Config, DefaultOrExample, KeyReference, reference};
 use pillarbox_simulator::Fault;
 use serde_json::Value;
 
@@ -240,7 +240,7 @@ fn the_configuration_page_has_every_key() {
 
 #[test]
 fn the_command_line_page_has_every_command() {
-    let mut root = pillarbox::cli::command_line().disable_help_subcommand(true);
+    let mut root = pillarbox_cli::command_line().disable_help_subcommand(true);
     root.build();
     let of_all = root.get_subcommands().find(|command| command.get_name() == "org").unwrap();
     let mut page = String::from(
@@ -669,13 +669,12 @@ fn the_simulators_page_has_every_fault() {
 #[test]
 fn there_is_a_reason_for_every_dependency() {
     const PAGE: &str = "docs/dependencies.md";
-    let members = ["domain", "http", "runtime", "ses", "simulator", "store"];
-    let manifests: Vec<toml::Table> = members
-        .map(|member| format!("src/{member}/Cargo.toml"))
-        .iter()
-        .map(String::as_str)
-        .chain(["Cargo.toml"])
-        .map(|path| read(path).parse().unwrap())
+    let folders = fs::read_dir("src").unwrap().map(|entry| entry.unwrap().path());
+    let manifests: Vec<toml::Table> = folders
+        .map(|folder| folder.join("Cargo.toml"))
+        .filter(|manifest| manifest.exists())
+        .chain(["Cargo.toml".into()])
+        .map(|path| fs::read_to_string(path).unwrap().parse().unwrap())
         .collect();
     let crates = |section: &str| -> BTreeSet<String> {
         let sections = manifests.iter().filter_map(|manifest| manifest.get(section)?.as_table());

@@ -1,8 +1,9 @@
-//! Holds the layer map of `src/lib.rs` against the imports of the sources.
+//! Holds the layer map of `src/main.rs` against the manifests of the crates, and what no manifest says
+//! against the sources.
 //!
 //! Reads the sources as rustfmt leaves them, without comments and unit tests: unit tests may import
-//! anything. Lints hold the rest: `wildcard_imports` (no globs), `unused_crate_dependencies`,
-//! `mod_module_files`, `dbg_macro`, `todo`, `unimplemented`.
+//! anything. The compiler and lints hold the rest: `wildcard_imports` (no globs),
+//! `unused_crate_dependencies`, `mod_module_files`, `dbg_macro`, `todo`, `unimplemented`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
 
@@ -11,24 +12,20 @@ use std::fs;
 
 use pillarbox_runtime::tasks::Task;
 
-/// Folders of `src` that are crates of their own.
-const CRATES: [&str; 6] = ["domain", "http", "runtime", "ses", "simulator", "store"];
-/// Lower modules and crates that a module must not name. A crate that is absent from a crate's
-/// manifest needs no row.
-const CLOSED: [(&str, &[&str]); 7] = [
-    ("alerts", &["config", "pillarbox_http", "pillarbox_ses"]),
-    ("api", &["config", "dispatch", "pillarbox_ses", "tokio"]),
-    ("intake", &["config"]),
-    ("resend_api", &["config", "dispatch", "pillarbox_ses", "tokio"]),
-    ("smtp", &["config", "dispatch", "reqwest", "pillarbox_ses"]),
-    ("store", &["clock"]),
-    ("webhooks", &["config", "pillarbox_http", "pillarbox_ses"]),
+/// Lower crates, and crates of others, that a crate must not use.
+const CLOSED: [(&str, &[&str]); 6] = [
+    ("alerts", &["pillarbox-config", "pillarbox-http", "pillarbox-ses"]),
+    ("api", &["pillarbox-config", "pillarbox-dispatch", "pillarbox-ses", "tokio"]),
+    ("intake", &["pillarbox-config"]),
+    ("resend_api", &["pillarbox-config", "pillarbox-dispatch", "pillarbox-ses", "tokio"]),
+    ("smtp", &["pillarbox-config", "pillarbox-dispatch", "pillarbox-ses"]),
+    ("webhooks", &["pillarbox-config", "pillarbox-http", "pillarbox-ses"]),
 ];
-/// Lower modules and crates that only these modules may name.
+/// Crates that only these may use.
 const RESERVED: [(&str, &[&str]); 3] = [
     ("clap", &["admin", "cli"]),
+    ("pillarbox-simulator", &["cli", "providers", "service"]),
     ("reqwest", &["runtime", "ses", "webhooks"]),
-    ("pillarbox_simulator", &["cli", "providers", "service"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];
@@ -39,7 +36,7 @@ const SPAWNS: [(&str, &str); 21] = [
     ("src/admin/client.rs", "a command's connection"),
     ("src/admin/restart.rs", "a program"),
     ("src/runtime/detached_thread.rs", "a call, whose caller learns of its panic"),
-    ("src/dispatch.rs", "a message's attempt"),
+    ("src/dispatch/lib.rs", "a message's attempt"),
     ("src/dispatch/attempt.rs", "a message's attempt"),
     ("src/dispatch/cancel.rs", "a cancellation"),
     ("src/dispatch/drain.rs", "an outcome"),
@@ -50,7 +47,7 @@ const SPAWNS: [(&str, &str); 21] = [
     ("src/runtime/resolver.rs", "a look-up"),
     ("src/simulator/lib.rs", "the simulator"),
     ("src/simulator/server.rs", "a connection of the simulator"),
-    ("src/smtp.rs", "a session"),
+    ("src/smtp/lib.rs", "a session"),
     ("src/store/postgres/connection.rs", "a connection of PostgreSQL"),
     ("src/store/listing.rs", "a page of messages or of the feed"),
     ("src/store/postgres/session.rs", "a transaction that is given up"),
@@ -104,8 +101,7 @@ impl Source {
 
 /// The paths of our own that the code of a module names, from `src`.
 fn own_paths(module: &[String], code: &str) -> BTreeSet<Vec<String>> {
-    let is_in_crate = module.first().is_some_and(|first| CRATES.contains(&&**first));
-    let root = &module[..usize::from(is_in_crate)];
+    let root = &module[..1];
     let mut found = BTreeSet::new();
     for start in ["crate::", "super::", "pillarbox_"] {
         for (at, _) in code.match_indices(start) {
@@ -152,43 +148,76 @@ fn expand(text: &str) -> Vec<String> {
     found
 }
 
-/// Each module's layer, as `src/lib.rs` has it.
+/// Layer of each crate, as `src/main.rs` has it.
 fn layers() -> BTreeMap<&'static str, u32> {
-    let map = include_str!("../src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! "));
+    let map = include_str!("../src/main.rs").lines().filter_map(|line| line.strip_prefix("//! "));
     map.filter_map(|line| Some((line, line.split(' ').next()?.parse().ok()?)))
         .flat_map(|(line, layer)| {
-            let modules = line.split_whitespace().skip(2).take_while(|word| !word.starts_with('('));
-            modules.map(move |module| (module, layer))
+            let crates = line.split_whitespace().skip(2).take_while(|word| !word.starts_with('('));
+            crates.map(move |name| (name, layer))
         })
         .collect()
 }
 
+fn manifest(name: &str) -> toml::Table {
+    fs::read_to_string(format!("src/{name}/Cargo.toml")).unwrap().parse().unwrap()
+}
+
 #[test]
-fn modules_name_what_is_below_them() {
+fn crates_use_what_is_below_them() {
+    const ADAPTERS: u32 = 3;
     let (layers, mut problems) = (layers(), BTreeSet::new());
-    for Source { path, module, code, .. } in &Source::all() {
-        let user = module.first().map_or("lib", String::as_str);
-        assert!(user == "lib" || layers.contains_key(user), "src/lib.rs does not list {user}");
-        for used in own_paths(module, code).iter().filter(|used| user != "lib" && used[0] != user) {
-            // The server knows nothing of mail, and the simulator shares nothing with the sending
-            // side, but for the notion of time.
-            let is_foreign = match user {
-                "http" => used[0] == "domain" && used[1] != "time",
-                "simulator" => used[..2] != ["domain", "time"],
-                _ => false,
-            };
-            if is_foreign || layers.get(&*used[0]) > layers.get(user) {
-                problems.insert(format!("{path} names {}", used.join("::")));
+    let entries = fs::read_dir("src").unwrap().map(|entry| entry.unwrap());
+    let folders = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let folders: BTreeSet<_> =
+        folders.map(|folder| folder.file_name().into_string().unwrap()).collect();
+    assert_eq!(folders, layers.keys().map(|name| (*name).to_owned()).collect(), "left: folders");
+    for (name, layer) in &layers {
+        let closed = CLOSED.iter().filter(|(user, _)| user == name).flat_map(|(_, closed)| *closed);
+        let reserved = RESERVED.iter().filter(|(_, users)| !users.contains(name));
+        let refused: Vec<_> = closed.chain(reserved.map(|(used, _)| used)).collect();
+        for used in manifest(name)["dependencies"].as_table().unwrap().keys() {
+            let own = used.strip_prefix("pillarbox-");
+            let is_above = own
+                .map(|own| layers[&*own.replace('-', "_")])
+                .is_some_and(|other| other > *layer || (other == ADAPTERS && *layer == ADAPTERS));
+            if is_above || refused.contains(&&&**used) {
+                problems.insert(format!("{name} uses {used}"));
             }
         }
-        let closed = CLOSED.iter().filter(|(name, _)| *name == user).flat_map(|(_, names)| *names);
-        let reserved = RESERVED.iter().filter(|(_, users)| !users.contains(&user));
-        for name in reserved.map(|(name, _)| name).chain(closed) {
-            let in_word = |c: char| c.is_alphanumeric() || c == '_';
-            let mut places =
-                code.match_indices(name).filter(|(at, _)| !code[..*at].ends_with(in_word));
-            if places.any(|(at, _)| code[at + name.len()..].starts_with("::")) {
-                problems.insert(format!("{path} names {name}"));
+    }
+    assert_eq!(problems, BTreeSet::new());
+}
+
+/// Examples in documentation are compiled for each crate by itself, which takes time if it has none.
+#[test]
+fn each_crate_runs_the_examples_that_it_has() {
+    let sources = Source::all();
+    for name in layers().into_keys() {
+        let own = sources.iter().filter(|source| source.module[0] == name);
+        let has_one = own.flat_map(|source| source.text.lines()).any(|line| {
+            let line = line.trim_start();
+            line.starts_with("//! ```") || line.starts_with("/// ```")
+        });
+        let is_left_out = manifest(name)["lib"].get("doctest") == Some(&false.into());
+        assert_ne!(has_one, is_left_out, "src/{name}/Cargo.toml: doctest = false");
+    }
+}
+
+/// The server knows nothing of mail, the simulator shares nothing with the sending side, and the store
+/// is told the time.
+#[test]
+fn crates_name_no_more_of_others_than_they_should() {
+    let mut problems = BTreeSet::new();
+    for Source { path, module, code, .. } in &Source::all() {
+        for used in own_paths(module, code) {
+            let is_foreign = match module.first().map(String::as_str) {
+                Some("http" | "simulator") => used[0] == "domain" && used[1] != "time",
+                Some("store") => used[..used.len().min(2)] == ["runtime", "clock"],
+                _ => false,
+            };
+            if is_foreign {
+                problems.insert(format!("{path} names {}", used.join("::")));
             }
         }
     }

@@ -3,7 +3,7 @@
 # Each of these parts has a network namespace of its own, so that a test can cut it off. The command
 # runs in a namespace as well. Everything ends with the command.
 #
-#     tests/with-patroni.sh cargo test --features interop,long --test interop -- patroni
+#     tests/with-patroni.sh cargo test --features long --test interop -- patroni
 #
 # TEST_PATRONI names the directory. For each part there are in it
 #     NAME.address    its address

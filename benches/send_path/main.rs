@@ -124,7 +124,7 @@ fn main() -> anyhow::Result<ExitCode> {
             bare::serve(address.parse()?, &Behind::Relay(Relay::new(provider)?))?;
             Ok(ExitCode::SUCCESS)
         }
-        (Some("serve" | "simulator"), _) => Ok(pillarbox::cli::run()),
+        (Some("serve" | "simulator"), _) => Ok(pillarbox_cli::run()),
         _ => run(&Options::parse()),
     }
 }

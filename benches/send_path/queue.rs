@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pillarbox::admin::client::Client;
-use pillarbox::admin::message::QueuedMessages;
-use pillarbox::admin::{Call, MessageCancel, Status};
+use pillarbox_admin::client::Client;
+use pillarbox_admin::message::QueuedMessages;
+use pillarbox_admin::{Call, MessageCancel, Status};
 
 use crate::process::{organisation_name, socket};
 

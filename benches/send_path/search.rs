@@ -11,8 +11,8 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
-use pillarbox::admin::client::Client;
-use pillarbox::admin::{Call, MessageList, Status};
+use pillarbox_admin::client::Client;
+use pillarbox_admin::{Call, MessageList, Status};
 use pillarbox_domain::id::MessageId;
 
 use crate::fill::{self, Plan, ses_message_id};

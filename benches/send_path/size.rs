@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use pillarbox::api::wire::SendDocument;
-use pillarbox::queue::EncodedRequest;
+use pillarbox_api::wire::SendDocument;
 use pillarbox_domain::admission::{Facts, admit};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::MessageIds;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::request::SendRequest;
 use pillarbox_domain::suppression::SuppressedAddress;
+use pillarbox_queue::EncodedRequest;
 use pillarbox_ses::send::{RequestOptions, encode};
 use pillarbox_store::FILE_NAME;
 

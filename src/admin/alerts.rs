@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, AlertsTest, Refusal};
-use crate::webhooks::TestAnswer;
+use crate::{Admin, AlertsTest, Refusal};
+use pillarbox_webhooks::TestAnswer;
 
 /// Answer of the receiver to a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

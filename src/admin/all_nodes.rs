@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::admin::Admin;
-use crate::admin::message::owned_domain;
-use crate::dispatch::{Cancelled, PausedMessages};
-use crate::queue::{CancelReach, Selection};
+use crate::Admin;
+use crate::message::owned_domain;
+use pillarbox_dispatch::{Cancelled, PausedMessages};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_queue::{CancelReach, Selection};
 use pillarbox_store::{NodeRequest, StoreError};
 
 /// Time that the other nodes have to answer (contract, section 12).

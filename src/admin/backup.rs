@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::admin::{Admin, Refusal};
+use crate::{Admin, Refusal};
 use pillarbox_http::body::ResponseBody;
 use pillarbox_store::{Snapshot, Store};
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::admin::{Admin, BodiesDrop, BodiesShow, Refusal};
-use crate::queue::MessageQueue;
+use crate::{Admin, BodiesDrop, BodiesShow, Refusal};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_queue::MessageQueue;
 
 /// Bodies of pending messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

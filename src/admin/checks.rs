@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Examine, Refusal, domain_name};
+use crate::{Admin, Examine, Refusal, domain_name};
 use pillarbox_ses::error::CallError;
 use pillarbox_ses::{SesClient, Skew};
 
 mod account;
-pub(crate) mod database;
+pub mod database;
 mod events;
 
 /// Skew from which a clock gets a warning.

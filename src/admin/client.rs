@@ -17,8 +17,8 @@ use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
-use crate::admin::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
+use crate::backup::{self, BackupBegins, LENGTH_BYTES};
+use crate::{Call, Identify, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use pillarbox_store::{Chunk, NotAChunk};
 
 /// Time limit of an answer: SES's calls wait for the token bucket, and a listing may read much.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::snapshot::Snapshot;
-use crate::alerts::{FoundBy, Observed};
-use crate::dispatch::recent_calls;
+use crate::snapshot::Snapshot;
+use pillarbox_alerts::{FoundBy, Observed};
+use pillarbox_dispatch::recent_calls;
 use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::outcome::MessageOutcome;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal};
+use crate::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal};
 
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
-use crate::dispatch::Cancelled;
-use crate::maintenance::domain_verification::finding;
-use crate::queue::Selection;
-use crate::records::views::is_false;
+use crate::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
+use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation::{
     self, DomainState, Finding, Organisation, OrganisationKind, SenderDomain,
 };
+use pillarbox_maintenance::domain_verification::finding;
+use pillarbox_queue::Selection;
+use pillarbox_records::views::is_false;
 use pillarbox_ses::error::CallError;
 use pillarbox_ses::identity::records::{Purpose, RecordPresence, records};
 use pillarbox_ses::identity::{Identity, SetupStatus};
@@ -339,7 +339,7 @@ impl Admin {
     }
 
     /// A sender domain as it is shown.
-    pub(crate) fn domain(&self, domain: &SenderDomain) -> Domain {
+    pub fn domain(&self, domain: &SenderDomain) -> Domain {
         Domain {
             organisation: self.shown(domain.organisation),
             domain: domain.name.clone(),

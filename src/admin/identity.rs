@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Identify, Refusal};
+use crate::{Admin, Identify, Refusal};
 use pillarbox_store::FileId;
 
 /// Data directory of a service, by path, device and inode.

@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{
-    Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, UNREADABLE, domain_name,
-};
+use crate::{Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, UNREADABLE, domain_name};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::message_terms::{MessageDefaults, Priority, parse_expires_in};

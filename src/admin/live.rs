@@ -2,13 +2,13 @@
 
 use std::pin::Pin;
 
-use crate::admin::snapshot::Snapshot;
-use crate::dispatch::{Cancelled, PausedMessages};
-use crate::queue::{DrainForecast, Live, Selection};
-use crate::webhooks::Webhooks;
+use crate::snapshot::Snapshot;
+use pillarbox_dispatch::{Cancelled, PausedMessages};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::Cancellation;
+use pillarbox_queue::{DrainForecast, Live, Selection};
 use pillarbox_store::StoreError;
+use pillarbox_webhooks::Webhooks;
 
 /// State that only a running service knows.
 pub trait LiveView: Send + Sync {

@@ -6,17 +6,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::failure_explanations::{self, Explanation};
-use crate::admin::moment::moment;
-use crate::admin::suppression::Suppression;
-use crate::admin::webhook::MessageDelivery;
-use crate::admin::{
+use crate::failure_explanations::{self, Explanation};
+use crate::moment::moment;
+use crate::suppression::Suppression;
+use crate::webhook::MessageDelivery;
+use crate::{
     Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
 };
-use crate::dispatch::Cancelled;
-use crate::queue::{Live, Selection, View};
-use crate::records::listing;
-use crate::records::views::{DetailView, EventView, MessageView, TimelineEntryView, is_false};
+use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::event::Event;
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION_DAYS};
@@ -27,6 +24,9 @@ use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::search::{AnyField, MessageFilter, SearchText};
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::timeline::Entry;
+use pillarbox_queue::{Live, Selection, View};
+use pillarbox_records::listing;
+use pillarbox_records::views::{DetailView, EventView, MessageView, TimelineEntryView, is_false};
 use pillarbox_store::Lister;
 
 /// The most messages that one command lists.

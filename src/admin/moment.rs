@@ -1,6 +1,6 @@
 //! Moments of the past, as operators write them: one reader for all commands.
 
-use crate::admin::Refusal;
+use crate::Refusal;
 use pillarbox_domain::time::Timestamp;
 
 /// Reads an instant, a day (its beginning, in UTC) or a duration that ends at `now`.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
+use crate::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
 use pillarbox_store::{
     Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
 };

@@ -6,11 +6,11 @@ use clap::builder::{BoolValueParser, PossibleValue, PossibleValuesParser, TypedV
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, Id};
 
-use crate::admin::dead_letter::Letters;
-use crate::admin::message::QueuedMessages;
-use crate::admin::organisation::SendsWhilePaused;
-use crate::admin::suppression::Scope;
-use crate::admin::webhook::ReplayedEvents;
+use crate::dead_letter::Letters;
+use crate::message::QueuedMessages;
+use crate::organisation::SendsWhilePaused;
+use crate::suppression::Scope;
+use crate::webhook::ReplayedEvents;
 use pillarbox_domain::message::Status;
 use pillarbox_domain::outcome::MessageOutcome;
 

@@ -4,19 +4,19 @@ use std::str::FromStr as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::all_nodes::OnAllNodes;
-use crate::admin::{
+use crate::all_nodes::OnAllNodes;
+use crate::{
     Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationPause,
     OrganisationRemove, OrganisationResume, OrganisationUsage, REMOVED_MARK, Refusal,
     organisation_name,
 };
-use crate::dispatch::{Cancelled, PausedMessages};
-use crate::queue::Selection;
-use crate::records::views::is_false;
+use pillarbox_dispatch::{Cancelled, PausedMessages};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation as domain;
 use pillarbox_domain::usage::{Period, first_of_month};
+use pillarbox_queue::Selection;
+use pillarbox_records::views::is_false;
 use pillarbox_store::{Change, FIRST_WITH_RIGHTS, Store};
 
 /// The largest limit: every sum of such numbers is one that JSON and databases know.

@@ -17,8 +17,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::admin::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
-use crate::body_store::ARENA_FORMAT;
+use crate::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
+use pillarbox_body_store::ARENA_FORMAT;
 use pillarbox_runtime::detached_thread;
 use pillarbox_store::DATA_FORMAT;
 

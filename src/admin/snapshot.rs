@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::REMOVED_MARK;
-use crate::admin::bodies::Bodies;
-use crate::admin::process::Process;
-use crate::alerts::AlertsStatus;
-use crate::dispatch::quota::AccountCheck;
-use crate::dispatch::{PausedByOperator, SendingStatus};
-use crate::webhooks::EndpointStatus;
+use crate::REMOVED_MARK;
+use crate::bodies::Bodies;
+use crate::process::Process;
+use pillarbox_alerts::AlertsStatus;
+use pillarbox_dispatch::quota::AccountCheck;
+use pillarbox_dispatch::{PausedByOperator, SendingStatus};
 use pillarbox_domain::attempt::TrackingOverride;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::{Limits, OrganisationKind};
@@ -27,6 +26,7 @@ use pillarbox_store::{
     DamagedRow, DatabaseStatus, EventBacklog, FileLoss, Health, LostMessages, NodeStatus, Store,
     StoreError,
 };
+use pillarbox_webhooks::EndpointStatus;
 
 /// Number of organisations with counts of their own in printed lists: those that were added first.
 /// The others are counted together, so that the number of series stays bounded.
@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// Name of this node, if an operator drains it.
     pub draining: Option<String>,
     pub store: StoreHealth,
-    /// True if a commit failed within [`STORE_FAILED`](crate::admin::conditions::STORE_FAILED).
+    /// True if a commit failed within [`STORE_FAILED`](crate::conditions::STORE_FAILED).
     pub has_store_failed: bool,
     /// Purposes of connections on which the database gave no answer in time.
     pub silent_connections: Vec<&'static str>,
@@ -104,7 +104,7 @@ pub struct Snapshot {
 pub struct TaskFaults {
     pub task: &'static str,
     pub count: u64,
-    /// True if the last one was within [`LATELY`](crate::admin::conditions::LATELY).
+    /// True if the last one was within [`LATELY`](crate::conditions::LATELY).
     pub is_recent: bool,
 }
 
@@ -257,7 +257,7 @@ impl Totals {
 #[derive(Debug, Clone, Default)]
 pub struct Recent {
     /// True if messages wait and none was sent for
-    /// [`STUCK`](crate::admin::conditions::STUCK).
+    /// [`STUCK`](crate::conditions::STUCK).
     pub is_stuck: bool,
     /// Growth in the last minutes.
     pub totals: Totals,

@@ -22,8 +22,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, warn};
 
-use crate::admin::backup;
-use crate::admin::{Admin, CallFault, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
+use crate::backup;
+use crate::{Admin, CallFault, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use pillarbox_http::body::{BodyReader, ResponseBody};
 use pillarbox_http::drain::DrainSignal;
 use pillarbox_http::limits::{Limits, WhenFull};
@@ -250,8 +250,6 @@ struct Calls {
 }
 
 impl Handler for Calls {
-    type Body = ResponseBody;
-
     async fn handle(
         &self,
         request: Request<Incoming>,

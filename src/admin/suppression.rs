@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{
+use crate::{
     Admin, MAX_PAGE, Refusal, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
     SuppressionList, SuppressionRemove, UNREADABLE,
 };
@@ -368,7 +368,7 @@ fn suppression(row: &ImportRow, now: Timestamp) -> Result<domain::Suppression, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::MAX_CALL_BYTES;
+    use crate::MAX_CALL_BYTES;
 
     #[test]
     fn the_largest_call_fits_its_bound() {

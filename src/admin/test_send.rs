@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{Admin, Refusal, TestSend};
-use crate::intake;
+use crate::{Admin, Refusal, TestSend};
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::organisation::{DomainState, Organisation, OrganisationKind};
 use pillarbox_domain::request::{Draft, RawMessage, SendRequest, Submission};
+use pillarbox_intake as intake;
 
 /// SES's mailbox simulator: it counts for no reputation, and is open to accounts in the sandbox
 /// (SES developer guide, "Using the mailbox simulator").

@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::key::SecretInClear;
-use crate::admin::moment::moment;
-use crate::admin::{
+use crate::key::SecretInClear;
+use crate::moment::moment;
+use crate::{
     Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
     WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
 };
-use crate::records::views::resend::event_name;
-use crate::webhooks::{self, AttemptResult, Attempted, EndpointStatus};
 use pillarbox_domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
@@ -19,10 +17,12 @@ use pillarbox_domain::webhook::{
     EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
     WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
+use pillarbox_records::views::resend::event_name;
 use pillarbox_store::{
     Change, Duty, FIRST_WITH_WEBHOOK_FORMATS, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
     WebhookAdded as Added,
 };
+use pillarbox_webhooks::{self as webhooks, AttemptResult, Attempted, EndpointStatus};
 
 /// The most deliveries of each state that are listed.
 const MAX_DELIVERIES: usize = 100;

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::alerts::book::Book;
-use crate::webhooks::Delivery;
+use crate::book::Book;
 use pillarbox_domain::alert::{Alert, AlertEvent, AlertKey, ReportedCondition};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::WebhookFormat;
+use pillarbox_webhooks::Delivery;
 
 /// Bytes of the hash in an id.
 const ID_BYTES: usize = 16;

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::alerts::book::Book;
+use crate::book::Book;
 use pillarbox_domain::alert::{AlertChange, AlertEvent, AlertKey, LASTING, ReportedCondition};
 use pillarbox_domain::time::Timestamp;
 

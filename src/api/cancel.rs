@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use crate::api::Inner;
-use crate::api::error::ApiError;
-use crate::queue::{CancelReach, Live, View, live_changes};
+use crate::RequestHandler;
+use crate::error::ApiError;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Message, Status};
 use pillarbox_domain::organisation::Organisation;
+use pillarbox_queue::{CancelReach, Live, View, live_changes};
 use pillarbox_store::StoreError;
 
 /// Time that a cancelled message has to end, or to show that its call is under way. The client gets an
@@ -28,9 +28,9 @@ pub trait Canceller: Debug + Send + Sync {
 pub type Cancelling<'a> =
     Pin<Box<dyn Future<Output = Result<CancelReach, StoreError>> + Send + 'a>>;
 
-impl Inner {
+impl RequestHandler {
     /// Cancels a message, and returns it as it is then. One that is final is left as it is.
-    pub(crate) async fn cancel(
+    pub async fn cancel(
         &self,
         organisation: &Organisation,
         text: &str,

@@ -9,13 +9,13 @@ use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use crate::intake::{Refusal, RequestRefusal};
-use crate::queue::NoRoom;
 use pillarbox_domain::limits::RECORD_RETENTION_DAYS;
 use pillarbox_domain::organisation::Scope;
 use pillarbox_domain::request::{FieldError, RequestError};
 use pillarbox_domain::usage::Exceeded;
 use pillarbox_http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
+use pillarbox_intake::{Refusal, RequestRefusal};
+use pillarbox_queue::NoRoom;
 use pillarbox_runtime::shared_limits::Exhausted;
 use pillarbox_store::{ListError, StoreError};
 
@@ -181,7 +181,7 @@ impl ApiError {
     }
 
     /// Returns what the answer's body has.
-    pub(crate) fn answer(&self) -> ErrorAnswer<'_> {
+    pub fn answer(&self) -> ErrorAnswer<'_> {
         let (message, field, retry_after): (Cow<'_, str>, _, _) = match self {
             Self::Rejected(rejection) => return rejection.answer(),
             Self::InvalidJson { message } => (Cow::Borrowed(message), None, None),
@@ -292,8 +292,8 @@ impl ApiError {
     }
 
     /// One error of each kind.
-    #[cfg(test)]
-    pub(crate) fn one_of_each() -> Vec<Self> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn one_of_each() -> Vec<Self> {
         use std::time::Duration;
 
         use pillarbox_domain::time::Timestamp;

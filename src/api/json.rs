@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::{memchr, memchr2};
 
-use crate::api::error::{MAX_ECHO_CHARS, clip};
+use crate::error::{MAX_ECHO_CHARS, clip};
 
 /// The deepest nesting; the outermost object is level 1.
 pub const MAX_DEPTH: usize = 32;

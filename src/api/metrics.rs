@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::api::error::CODES;
+use crate::error::CODES;
 use pillarbox_runtime::in_flight::InFlight;
 
 /// Metrics of the client listener since the start.
@@ -71,7 +71,7 @@ impl ClientMetrics {
     }
 
     /// Counts a request that was refused with this code.
-    pub(crate) fn refuse(&self, code: &'static str) {
+    pub fn refuse(&self, code: &'static str) {
         self.refused.get_or_create(&RefusalLabels { code }).inc();
     }
 

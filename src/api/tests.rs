@@ -5,12 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::OPENAPI;
-use crate::api::error::ApiError;
-use crate::api::wire::{
-    self, ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS,
-};
-use crate::intake::{Refusal, RequestRefusal};
-use crate::records::listing::Listing;
+use crate::error::ApiError;
+use crate::wire::{self, ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS};
 use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -28,6 +24,8 @@ use pillarbox_domain::organisation::{Limits, OrganisationKind};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::{Entry, Step, StepKind};
 use pillarbox_domain::usage::Usage;
+use pillarbox_intake::{Refusal, RequestRefusal};
+use pillarbox_records::listing::Listing;
 use pillarbox_store::Accepted;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

@@ -10,12 +10,8 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::api::error::{ApiError, MAX_ECHO_CHARS, clip};
-use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
-use crate::intake::{BatchRefusal, RequestRefusal};
-use crate::queue::Live;
-use crate::records::listing::Listing;
-use crate::records::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
+use crate::error::{ApiError, MAX_ECHO_CHARS, clip};
+use crate::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use pillarbox_domain::event::{Event, EventType};
 use pillarbox_domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use pillarbox_domain::id::MessageId;
@@ -30,6 +26,10 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::Entry;
 use pillarbox_domain::usage::{Period, Usage};
 use pillarbox_http::rejection::ErrorAnswer;
+use pillarbox_intake::{BatchRefusal, RequestRefusal};
+use pillarbox_queue::Live;
+use pillarbox_records::listing::Listing;
+use pillarbox_records::views::{EventView, FeedEventView, MessageView, TimelineEntryView};
 use pillarbox_store::{Accepted, BatchMode};
 
 /// The fields of a send request (specification section 2.1; `attachments`, `metadata`, `priority` and
@@ -144,7 +144,7 @@ fn draft<'t>(members: &'t Members<'_>) -> Result<Draft<'t>, FieldError> {
 }
 
 /// Members of an object, as they are read.
-pub(crate) type Members<'a> = [(JsonString<'a>, Json<'a>)];
+pub type Members<'a> = [(JsonString<'a>, Json<'a>)];
 
 /// The document of a batch. Drafts borrow from it.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ fn in_batch(index: usize, refusal: RequestRefusal) -> ApiError {
 }
 
 /// A string; `None` for null, which means absent.
-pub(crate) fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
+pub fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
     match value {
         Json::Null => Ok(None),
         Json::String(text) => decoded(text, || path.to_owned()).map(Some),
@@ -222,10 +222,7 @@ pub(crate) fn decoded<'t>(
 }
 
 /// A body's text, which goes on as it is written.
-pub(crate) fn body_text<'t>(
-    path: &str,
-    value: &'t Json<'_>,
-) -> Result<Option<BodyText<'t>>, FieldError> {
+pub fn body_text<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>, FieldError> {
     match value {
         Json::Null => Ok(None),
         Json::String(text) => Ok(Some(BodyText::Json(text.written()))),
@@ -234,7 +231,7 @@ pub(crate) fn body_text<'t>(
 }
 
 /// An array of objects, each as `read` takes its members; `None` for null.
-pub(crate) fn objects<'t, 'j, T>(
+pub fn objects<'t, 'j, T>(
     path: &str,
     value: &'t Json<'j>,
     read: impl Fn(&'t Members<'j>) -> Result<T, FieldError>,
@@ -284,7 +281,7 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
 }
 
 /// The strings of an array that has nothing else.
-pub(crate) fn texts<'t>(path: &str, elements: &'t [Json<'_>]) -> Result<Vec<&'t str>, FieldError> {
+pub fn texts<'t>(path: &str, elements: &'t [Json<'_>]) -> Result<Vec<&'t str>, FieldError> {
     let text = |(index, element): (usize, &'t Json<'_>)| match element {
         Json::String(text) => decoded(text, || format!("{path}[{index}]")),
         other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
@@ -293,9 +290,10 @@ pub(crate) fn texts<'t>(path: &str, elements: &'t [Json<'_>]) -> Result<Vec<&'t 
 }
 
 /// The members of an object of strings, in the order given.
-pub(crate) type StringMembers<'t> = Vec<(&'t str, &'t str)>;
+pub type StringMembers<'t> = Vec<(&'t str, &'t str)>;
 
-pub(crate) fn string_members<'t>(
+/// The members of an object of strings; `None` for null.
+pub fn string_members<'t>(
     path: &str,
     value: &'t Json<'_>,
 ) -> Result<Option<StringMembers<'t>>, FieldError> {
@@ -315,11 +313,13 @@ pub(crate) fn string_members<'t>(
     members.iter().map(text).collect::<Result<_, _>>().map(Some)
 }
 
-pub(crate) fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
+/// Refusal of a value of another type; `expected` has its article.
+pub fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
     FieldError::new(path, not_type(expected, found))
 }
 
-pub(crate) fn not_type(expected: &str, found: &Json<'_>) -> String {
+/// Says that a value is of another type; `expected` has its article.
+pub fn not_type(expected: &str, found: &Json<'_>) -> String {
     format!("must be {expected}, not {}", type_name(found))
 }
 
@@ -346,7 +346,7 @@ fn unknown_field(name: &str) -> FieldError {
 }
 
 /// The refusal of a name that is none of `known`: what it is called, and its likely spelling.
-pub(crate) fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
+pub fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     let name = clip(name, MAX_ECHO_CHARS);
     let rule = match likely(name, known.iter().copied()) {
         Some(likely) => format!("unknown {what}; did you mean `{likely}`?"),
@@ -367,7 +367,7 @@ pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
 }
 
 /// Reads the parameters of a query, one after the other. Each may be there once.
-pub(crate) fn parameters(
+pub fn parameters(
     query: &str,
     mut read: impl FnMut(&str, &str) -> Result<(), FieldError>,
 ) -> Result<(), FieldError> {
@@ -457,13 +457,15 @@ fn feed_types(value: &str) -> Result<FeedTypes, FieldError> {
     })
 }
 
-pub(crate) fn limit(value: &str) -> Result<usize, FieldError> {
+/// Reads how many messages a page has at most.
+pub fn limit(value: &str) -> Result<usize, FieldError> {
     let limit = value.parse().ok().filter(|limit| (1..=MAX_LISTED).contains(limit));
     limit
         .ok_or_else(|| FieldError::new("limit", format!("must be a number from 1 to {MAX_LISTED}")))
 }
 
-pub(crate) fn message_id(name: &str, value: &str) -> Result<MessageId, FieldError> {
+/// Reads the id of a message from the parameter or field with this name.
+pub fn message_id(name: &str, value: &str) -> Result<MessageId, FieldError> {
     value.parse().map_err(|_| FieldError::new(name, "must be a message id"))
 }
 
@@ -605,7 +607,7 @@ pub fn feed(kind: OrganisationKind, entries: &[FeedEntry], next: String) -> Byte
 
 /// A JSON document and a line break, so that a terminal's prompt stands below it. White space
 /// around a document means nothing (RFC 8259, section 2).
-pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
+pub fn to_json(value: &impl Serialize) -> Bytes {
     let mut document = serde_json::to_vec(value).expect("strings, numbers and lists serialize");
     document.push(b'\n');
     document.into()
@@ -613,7 +615,7 @@ pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
 
 /// The same for what may be long, in memory of exactly its length. A buffer that grows ends with up
 /// to twice the bytes that the budget of unread responses counts.
-pub(crate) fn page_to_json(value: &impl Serialize) -> Bytes {
+pub fn page_to_json(value: &impl Serialize) -> Bytes {
     /// Counts what is written to it.
     struct Length(usize);
 

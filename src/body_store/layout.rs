@@ -5,7 +5,7 @@
 
 use twox_hash::XxHash3_64;
 
-use crate::body_store::{ArenaOwner, NotTaken};
+use crate::{ArenaOwner, NotTaken};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode};
 

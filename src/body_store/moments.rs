@@ -78,7 +78,7 @@ fn suspended() -> Duration {
     } else {
         KNOWN.store(nanos(suspended), Ordering::Relaxed);
     }
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     let suspended = suspended + suspension::SO_FAR.get();
     suspended
 }
@@ -92,8 +92,8 @@ fn nanos(span: Duration) -> u64 {
 }
 
 /// Suspensions as tests want them.
-#[cfg(test)]
-pub(crate) mod suspension {
+#[cfg(any(test, feature = "testing"))]
+pub mod suspension {
     use std::cell::Cell;
     use std::time::Duration;
 
@@ -102,7 +102,7 @@ pub(crate) mod suspension {
     }
 
     /// Lets this thread's machine have been suspended for this long.
-    pub(crate) fn add(span: Duration) {
+    pub fn add(span: Duration) {
         SO_FAR.set(SO_FAR.get() + span);
     }
 }

@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::body_store::layout::{ALIGNMENT, BLOCK_BYTES, BlockHead, RecordHead};
+use crate::layout::{ALIGNMENT, BLOCK_BYTES, BlockHead, RecordHead};
 
 /// Bytes that an arena has at most, because places count in multiples of [`ALIGNMENT`].
 const MAX_BYTES: u64 = u32::MAX as u64 * ALIGNMENT;
 /// Free blocks whose memory is kept, because to write into it again takes half of the time.
 const MAX_WARM_BLOCKS: usize = 32;
 /// Bytes of partly used blocks that are let be beside a fifth of what is alive.
-const SLACK_BYTES: u64 = 16 * 1024 * 1024;
+const SLACK_BYTES: u64 = if cfg!(schedules) { 0 } else { 16 * 1024 * 1024 };
 /// Bytes of memory that the kernel gives and takes at least.
 const PAGE_BYTES: u64 = 4096;
 

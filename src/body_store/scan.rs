@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use crate::body_store::layout::{BLOCK_BYTES, BlockHead, CancelMark, LiveRecord, RecordHead, Seed};
-use crate::body_store::room::{Room, Slot, block_offset};
+use crate::layout::{BLOCK_BYTES, BlockHead, CancelMark, LiveRecord, RecordHead, Seed};
+use crate::room::{Room, Slot, block_offset};
 
 /// Record that is whole.
 pub(super) struct Found {

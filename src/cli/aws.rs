@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::cli::connect;
-use crate::cli::error::CliError;
-use crate::cli::output::Table;
-use crate::config::{self, Config};
-use crate::service;
+use crate::connect;
+use crate::error::CliError;
+use crate::output::Table;
+use pillarbox_config::{self as config, Config};
 use pillarbox_runtime::clock::Clock;
+use pillarbox_service as service;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
 use pillarbox_ses::credentials::Credentials;

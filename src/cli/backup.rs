@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::admin::conditions::several;
-use crate::cli::connect::Connection;
-use crate::cli::destination::Destination;
-use crate::cli::error::CliError;
-use crate::cli::output::Progress;
+use crate::connect::Connection;
+use crate::destination::Destination;
+use crate::error::CliError;
+use crate::output::Progress;
+use pillarbox_admin::conditions::several;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_store::{
     Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store, Unclosed,

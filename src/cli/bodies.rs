@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::bodies::{Bodies as Shown, BodiesDropped, Keeper};
-use crate::admin::{BodiesDrop, BodiesShow};
-use crate::cli::confirmation::{Confirmation, Confirmed};
-use crate::cli::connect::Connection;
-use crate::cli::error::CliError;
+use crate::confirmation::{Confirmation, Confirmed};
+use crate::connect::Connection;
+use crate::error::CliError;
+use pillarbox_admin::bodies::{Bodies as Shown, BodiesDropped, Keeper};
+use pillarbox_admin::{BodiesDrop, BodiesShow};
 
 #[derive(Debug, Args)]
 pub(super) struct Bodies {

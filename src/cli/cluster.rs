@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::backup;
-use crate::cli::connect::{self, Format};
-use crate::cli::error::CliError;
-use crate::cli::output::Progress;
-use crate::config::StoreConfig;
-use crate::service;
+use crate::backup;
+use crate::connect::{self, Format};
+use crate::error::CliError;
+use crate::output::Progress;
+use pillarbox_config::StoreConfig;
 use pillarbox_runtime::clock::Clock;
+use pillarbox_service as service;
 use pillarbox_store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Subcommand)]

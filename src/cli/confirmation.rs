@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use crate::admin::message::QueuedMessages;
-use crate::admin::{Call, MessageCount};
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
+use crate::connect::Session;
+use crate::error::CliError;
+use pillarbox_admin::message::QueuedMessages;
+use pillarbox_admin::{Call, MessageCount};
 
 /// End of messages on a node that did not answer, once their organisation or domain is removed.
 pub(super) const ENDS_BY_ITSELF: &str =

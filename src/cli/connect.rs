@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::admin::client::{CallError, Client, ConnectError};
-use crate::admin::{Admin, Call, Identify};
-use crate::cli::error::CliError;
-use crate::cli::output::Progress;
-use crate::config::{self, Config, StoreConfig};
+use crate::error::CliError;
+use crate::output::Progress;
+use pillarbox_admin::client::{CallError, Client, ConnectError};
+use pillarbox_admin::{Admin, Call, Identify};
+use pillarbox_config::{self as config, Config, StoreConfig};
 use pillarbox_runtime::clock::{Clock, ConfirmedBy};
 use pillarbox_store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 

@@ -1,7 +1,7 @@
 //! `dead-letter`: documents of the provider that could not be read.
 
-use crate::admin::dead_letter::{DeadLetterShown, DeadLetters};
-use crate::cli::output::{Table, escaped};
+use crate::output::{Table, escaped};
+use pillarbox_admin::dead_letter::{DeadLetterShown, DeadLetters};
 
 /// Length of an id in a table, in characters; it does for the other commands.
 const ID_CHARS: usize = 12;

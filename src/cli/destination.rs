@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use crate::cli::error::CliError;
+use crate::error::CliError;
 use pillarbox_store::{CopyError, Existing, FileId, OwnFiles};
 
 /// Directory in which open descriptors are files.

@@ -11,17 +11,17 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::admin::checks::{Examiner, Finding, Part, Verdict};
-use crate::admin::client::{Client, ConnectError};
-use crate::admin::domain::Domain;
-use crate::admin::webhook::Webhook;
-use crate::admin::{DomainList, Examine, WebhookList, WebhookReach};
-use crate::cli::connect;
-use crate::cli::error::CliError;
-use crate::cli::output::{self, escaped, painted};
-use crate::config::Config;
-use crate::service;
+use crate::connect;
+use crate::error::CliError;
+use crate::output::{self, escaped, painted};
+use pillarbox_admin::checks::{Examiner, Finding, Part, Verdict};
+use pillarbox_admin::client::{Client, ConnectError};
+use pillarbox_admin::domain::Domain;
+use pillarbox_admin::webhook::Webhook;
+use pillarbox_admin::{DomainList, Examine, WebhookList, WebhookReach};
+use pillarbox_config::Config;
 use pillarbox_runtime::clock::{Clock, Synchronisation};
+use pillarbox_service as service;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::credentials::Credentials;
 

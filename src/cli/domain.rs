@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-use crate::admin::DomainRemove;
-use crate::admin::domain::{
+use crate::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
+use crate::connect::Session;
+use crate::error::CliError;
+use crate::output::{Table, escaped};
+use pillarbox_admin::DomainRemove;
+use pillarbox_admin::domain::{
     self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom,
 };
-use crate::admin::message::QueuedMessages;
-use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
-use crate::cli::output::{Table, escaped};
+use pillarbox_admin::message::QueuedMessages;
 use pillarbox_domain::organisation::Finding;
 use pillarbox_ses::identity::SetupStatus;
 use pillarbox_ses::identity::records::{Purpose, RecordPresence};

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::admin::Refusal;
-use crate::admin::client::{CallError, ConnectError};
-use crate::admin::conditions::several;
-use crate::config::ConfigError;
-use crate::service::ServiceError;
-use crate::webhooks::BadEndpoint;
+use pillarbox_admin::Refusal;
+use pillarbox_admin::client::{CallError, ConnectError};
+use pillarbox_admin::conditions::several;
+use pillarbox_config::ConfigError;
+use pillarbox_service::ServiceError;
 use pillarbox_store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
+use pillarbox_webhooks::BadEndpoint;
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;

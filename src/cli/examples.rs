@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_command_has_an_example_and_every_example_is_a_command() {
-        let root = crate::cli::command_line();
+        let root = crate::command_line();
         let mut found = Vec::new();
         leaves(&root, "pillarbox", &mut found);
         for (command, name) in found {
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn help_ends_with_the_examples() {
-        let mut root = in_help(crate::cli::command_line(), "pillarbox");
+        let mut root = in_help(crate::command_line(), "pillarbox");
         let help = root.find_subcommand_mut("dev").unwrap().render_help().to_string();
         assert!(help.contains("Examples:\n  # Try the whole service"), "{help}");
         let help = root.render_help().to_string();

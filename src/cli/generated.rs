@@ -6,8 +6,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 
-use crate::cli::error::CliError;
-use crate::cli::{Cli, NAME, manual};
+use crate::error::CliError;
+use crate::{Cli, NAME, manual};
 
 /// Shells that there are completions for.
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];

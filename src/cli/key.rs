@@ -1,7 +1,7 @@
 //! `key`: API keys.
 
-use crate::admin::key::{Key, KeyAdded, Keys};
-use crate::cli::output::{Table, escaped};
+use crate::output::{Table, escaped};
+use pillarbox_admin::key::{Key, KeyAdded, Keys};
 
 pub(super) fn added(added: &KeyAdded) -> String {
     format!(

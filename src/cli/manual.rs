@@ -10,8 +10,8 @@ use std::path::Path;
 
 use clap_mangen::Man;
 
-use crate::cli::examples;
-use crate::config::{DefaultOrExample, reference};
+use crate::examples;
+use pillarbox_config::{DefaultOrExample, reference};
 
 /// Exit codes, with what each means.
 const EXIT_CODES: [(&str, &str); 7] = [
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn every_page_has_examples_exit_status_and_files() {
         let directory = tempfile::tempdir().unwrap();
-        write(crate::cli::command_line(), directory.path()).unwrap();
+        write(crate::command_line(), directory.path()).unwrap();
         let mut pages = 0;
         for entry in fs::read_dir(directory.path()).unwrap() {
             let path = entry.unwrap().path();

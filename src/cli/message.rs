@@ -7,15 +7,15 @@ use std::ops::ControlFlow;
 use clap::builder::styling::Style;
 use serde::Serialize;
 
-use crate::admin::message::{
+use crate::confirmation::{Confirmed, on_all_nodes};
+use crate::connect::Session;
+use crate::error::CliError;
+use crate::output::{Table, escaped, painted, style_of};
+use pillarbox_admin::message::{
     MAX_MESSAGES, MessageShown, Messages, MessagesCancelled, OperatorsView, QueuedMessages,
 };
-use crate::admin::{MAX_PAGE, MessageCancel, MessageList};
-use crate::cli::confirmation::{Confirmed, on_all_nodes};
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
-use crate::cli::output::{Table, escaped, painted, style_of};
-use crate::records::views::{DetailView, FailureView, TimelineEntryView};
+use pillarbox_admin::{MAX_PAGE, MessageCancel, MessageList};
+use pillarbox_records::views::{DetailView, FailureView, TimelineEntryView};
 
 /// Length of a recipient or a subject in a table, in characters.
 const CELL_CHARS: usize = 40;

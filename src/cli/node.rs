@@ -1,8 +1,8 @@
 //! `node`: the nodes on one database.
 
-use crate::admin::node::{Node, Nodes};
-use crate::admin::{NodeDrain, NodeForget};
-use crate::cli::output::Table;
+use crate::output::Table;
+use pillarbox_admin::node::{Node, Nodes};
+use pillarbox_admin::{NodeDrain, NodeForget};
 use pillarbox_store::DrainOrder;
 
 pub(super) fn drained(NodeDrain { name, drain }: &NodeDrain) -> String {

@@ -5,18 +5,18 @@ use std::ops::ControlFlow;
 
 use clap::Args;
 
-use crate::admin::message::QueuedMessages;
-use crate::admin::organisation::{
+use crate::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
+use crate::connect::Session;
+use crate::error::CliError;
+use crate::output::Table;
+use pillarbox_admin::message::QueuedMessages;
+use pillarbox_admin::organisation::{
     Limits, Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed,
     Organisations, Paused, UsageOfMonth,
 };
-use crate::admin::{
+use pillarbox_admin::{
     OrganisationAdd, OrganisationPause, OrganisationRemove, OrganisationResume, OrganisationUsage,
 };
-use crate::cli::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
-use crate::cli::output::Table;
 
 pub(super) async fn remove(
     session: &Session,

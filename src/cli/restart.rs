@@ -6,12 +6,12 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use crate::admin::client::CallError;
-use crate::admin::conditions::several;
-use crate::admin::restart::{RestartBegun, RunningProgram};
-use crate::admin::{AskRunningProgram, Restart as Begin};
-use crate::cli::connect::{Connection, Session};
-use crate::cli::error::CliError;
+use crate::connect::{Connection, Session};
+use crate::error::CliError;
+use pillarbox_admin::client::CallError;
+use pillarbox_admin::conditions::several;
+use pillarbox_admin::restart::{RestartBegun, RunningProgram};
+use pillarbox_admin::{AskRunningProgram, Restart as Begin};
 
 /// Longest time until the next program answers: it may have much to read.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -8,16 +8,16 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::admin::restart::ProgramCheck;
-use crate::cli::connect::Format;
-use crate::cli::error::CliError;
-use crate::config::{self, Config};
+use crate::connect::Format;
+use crate::error::CliError;
 use crate::logging::{self, MessageLines};
-use crate::service::{self, DevOptions, Ended, Inherited, ServiceError};
+use pillarbox_admin::restart::ProgramCheck;
+use pillarbox_config::{self as config, Config};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::mailbox::{Address, DomainName};
 use pillarbox_domain::webhook::WebhookUrl;
 use pillarbox_runtime::tasks::Task;
+use pillarbox_service::{self as service, DevOptions, Ended, Inherited, ServiceError};
 use pillarbox_simulator::{EventOptions, EventRoute, Events, Options};
 
 /// Time limit for threads that still work once the service has stopped.

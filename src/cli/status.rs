@@ -8,20 +8,20 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::styling::Style;
 
-use crate::admin::conditions::{Severity, several};
-use crate::admin::snapshot::{StoreHealth, TakenIn};
-use crate::admin::status::{
+use crate::connect::{Connection, Format};
+use crate::error::CliError;
+use crate::output::{self, escaped, painted};
+use pillarbox_admin::conditions::{Severity, several};
+use pillarbox_admin::snapshot::{StoreHealth, TakenIn};
+use pillarbox_admin::status::{
     AccountProblem, ClockConfirmed, Counts, Damaged, Events, Provider, Sending, ServiceStatus,
     StopLoss,
 };
-use crate::admin::{self, Acknowledge, Page};
-use crate::cli::connect::{Connection, Format};
-use crate::cli::error::CliError;
-use crate::cli::output::{self, escaped, painted};
-use crate::dispatch::circuit_breaker::Cause;
-use crate::dispatch::quota::{self, AccountFault};
-use crate::queue::Fill;
+use pillarbox_admin::{self as admin, Acknowledge, Page};
+use pillarbox_dispatch::circuit_breaker::Cause;
+use pillarbox_dispatch::quota::{self, AccountFault};
 use pillarbox_http::tls::CertificateFault;
+use pillarbox_queue::Fill;
 use pillarbox_runtime::error_chain::without_full_stop;
 use pillarbox_store::DamagedRow;
 
@@ -562,7 +562,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admin::conditions::{AlertFacts, Condition, definitions};
+    use pillarbox_admin::conditions::{AlertFacts, Condition, definitions};
 
     /// Status of a service whose store is like this, as a version answers that names no condition.
     fn status(store: StoreHealth) -> ServiceStatus {

@@ -2,17 +2,17 @@
 
 use clap::Args;
 
-use crate::admin::suppression::{
+use crate::connect::Session;
+use crate::error::CliError;
+use crate::output::{Progress, Table};
+use pillarbox_admin::suppression::{
     AtSes, MAX_ADDRESSES, Scope, SuppressionChange, SuppressionChanges, SuppressionOutcome,
     Suppressions,
 };
-use crate::admin::{
+use pillarbox_admin::{
     Call, OrganisationList, SuppressionAdd, SuppressionClearAtSes, SuppressionList,
     SuppressionRemove,
 };
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
-use crate::cli::output::{Progress, Table};
 
 mod csv;
 mod export;

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::admin::webhook::{
+use crate::connect::Session;
+use crate::error::CliError;
+use crate::output::{Table, escaped};
+use pillarbox_admin::webhook::{
     Webhook, WebhookDeliveryPage, WebhookReplayed, WebhookSecret, WebhookShown, WebhookTested,
     Webhooks,
 };
-use crate::admin::{WebhookAdd, WebhookTest};
-use crate::cli::connect::Session;
-use crate::cli::error::CliError;
-use crate::cli::output::{Table, escaped};
+use pillarbox_admin::{WebhookAdd, WebhookTest};
 
 #[derive(Debug, Args)]
 pub(super) struct Add {

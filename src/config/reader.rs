@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use config::ValueKind;
 
-use crate::config::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
-use crate::config::sources::{Given, KEYS, Sources};
-use crate::config::{SES_PROXY, WEBHOOKS_PROXY};
+use crate::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
+use crate::sources::{Given, KEYS, Sources};
+use crate::{SES_PROXY, WEBHOOKS_PROXY};
 
 /// The merged layers, being read.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! One source for the page of the documentation and the manual page.
 
-use crate::config::{Config, ConfigError, EXAMPLE, Problem};
+use crate::{Config, ConfigError, EXAMPLE, Problem};
 
 /// A key, and what an operator has to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn allowed(key: &str, variable: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::sources::KEYS;
+    use crate::sources::KEYS;
 
     #[test]
     fn every_key_is_there_once() {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 
-use crate::config::error::{ConfigError, Origin, Problem};
+use crate::error::{ConfigError, Origin, Problem};
 use pillarbox_domain::likely::likely;
 
 /// Every key's full name.

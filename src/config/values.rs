@@ -14,9 +14,9 @@ use http::{HeaderName, Uri};
 use ipnet::IpNet;
 use secrecy::SecretString;
 
-use crate::config::error::Origin;
-use crate::config::sources::Given;
-use crate::config::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
+use crate::error::Origin;
+use crate::sources::Given;
+use crate::{Capture, Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
 use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
 use pillarbox_runtime::proxy::{EnvironmentProxy, ProxyRule, ProxyServer};
 

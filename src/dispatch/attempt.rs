@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{error, info};
 
-use crate::config::OnUnknown;
-use crate::dispatch::circuit_breaker::Signal;
-use crate::dispatch::paused_domains::Fault;
-use crate::dispatch::provider_health::CallMarks;
-use crate::dispatch::{Dispatcher, Settings};
-use crate::queue::{Call, Claim, Interruption, PendingMessage};
+use crate::circuit_breaker::Signal;
+use crate::paused_domains::Fault;
+use crate::provider_health::CallMarks;
+use crate::{Dispatcher, Settings};
+use pillarbox_config::OnUnknown;
 use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -24,6 +23,7 @@ use pillarbox_domain::message::{
 };
 use pillarbox_domain::organisation::{OrganisationKind, SenderStatus};
 use pillarbox_domain::time::Timestamp;
+use pillarbox_queue::{Call, Claim, Interruption, PendingMessage};
 use pillarbox_runtime::tasks::caught;
 use pillarbox_store::{Store, StoreError};
 

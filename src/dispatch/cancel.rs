@@ -9,10 +9,10 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::dispatch::Dispatcher;
-use crate::queue::{Claim, Selected, Selection};
+use crate::Dispatcher;
 use pillarbox_domain::attempt::Provider;
 use pillarbox_domain::message::{Cancellation, Recorded, Transition};
+use pillarbox_queue::{Claim, Selected, Selection};
 use pillarbox_store::{Health as StoreHealth, StoreError};
 
 /// Interval between two searches for messages past their time.

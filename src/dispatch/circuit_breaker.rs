@@ -314,6 +314,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cause_has_the_word_of_metrics_and_says_what_to_do() {
+        let codes = Cause::ALL.map(Cause::code);
+        let words =
+            ["unreachable", "quota_exhausted", "account_paused", "setup_fault", "clock_wrong"];
+        assert_eq!(codes, words);
+        let meanings = Cause::ALL.map(|cause| cause.explained().0);
+        let distinct: std::collections::BTreeSet<_> = meanings.into_iter().collect();
+        assert_eq!(distinct.len(), Cause::ALL.len());
+        assert!(Cause::ALL.iter().all(|cause| cause.explained().1.contains(' ')));
+    }
+
+    #[test]
     fn waiting_messages_show_the_cause_and_nothing_that_the_provider_said() {
         let said = "arn:aws:iam::123456789012:user/mailer may not send for other.example";
         for (cause, code) in [

@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 
-use crate::dispatch::attempt::{KnownOutcome, RECORD_AGAIN, offer};
-use crate::dispatch::{Dispatcher, Phase, TEST_CALLS};
-use crate::queue::{DrainForecast, Next};
+use crate::attempt::{KnownOutcome, RECORD_AGAIN, offer};
+use crate::{Dispatcher, Phase, TEST_CALLS};
 use pillarbox_domain::attempt::Provider;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, Transition};
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_queue::{DrainForecast, Next};
 use pillarbox_store::Health as StoreHealth;
 
 /// Time limit of the store for the last records of a process.

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::queue::MessageQueue;
 use pillarbox_domain::attempt::Problem;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::{Finding, SenderDomain};
 use pillarbox_domain::retry::Backoff;
+use pillarbox_queue::MessageQueue;
 
 type Pauses = BTreeMap<(OrganisationId, DomainName<'static>), Pause>;
 
@@ -197,7 +197,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::body_store::BodyStore;
+    use pillarbox_body_store::BodyStore;
     use pillarbox_domain::attempt::ProblemKind;
     use pillarbox_domain::organisation::DomainState;
     use pillarbox_domain::time::Timestamp;
@@ -221,7 +221,7 @@ mod tests {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
         let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let domains = PausedDomains::new(Arc::clone(&queue));
-        for round in 0..50_000 {
+        for round in 0..if cfg!(feature = "long") { 50_000 } else { 5_000 } {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let fault = Fault { problem: &problem, started: Instant::now(), backoff };

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use crate::dispatch::Dispatcher;
-use crate::queue::Backlog;
+use crate::Dispatcher;
 use pillarbox_domain::attempt::Provider;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::Pause;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_queue::Backlog;
 
 /// Pending messages of an organisation that an operator has paused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::dispatch::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
+use crate::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::retry::Backoff;
 use pillarbox_runtime::in_flight::InFlightGuard;

@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use crate::config::MaxRate;
-use crate::dispatch::circuit_breaker::Cause;
-use crate::dispatch::token_bucket::Rate;
-use crate::dispatch::{DailyQuota, Dispatcher, Evidence};
-use crate::providers::Providers;
+use crate::circuit_breaker::Cause;
+use crate::token_bucket::Rate;
+use crate::{DailyQuota, Dispatcher, Evidence};
+use pillarbox_config::MaxRate;
+use pillarbox_providers::Providers;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::account::{Account, EnforcementStatus, Sending};
 use pillarbox_ses::error::CallError;

@@ -7,9 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::*;
-use crate::body_store::BodyStore;
-use crate::intake::Intake;
-use crate::queue::{AcceptedMessage, EncodedRequest};
+use pillarbox_body_store::BodyStore;
 use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::mailbox::DomainName;
@@ -18,6 +16,8 @@ use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::organisation::{DomainState, Organisation};
 use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::time::Timestamp;
+use pillarbox_intake::Intake;
+use pillarbox_queue::{AcceptedMessage, EncodedRequest};
 use pillarbox_ses::send::RequestOptions;
 use pillarbox_store::MessageFilter;
 

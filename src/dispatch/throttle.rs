@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use crate::dispatch::Wait;
-use crate::dispatch::circuit_breaker::{Cause, Permit};
-use crate::dispatch::provider_health::ProviderHealth;
-use crate::dispatch::token_bucket::{Rate, TokenBucket};
+use crate::Wait;
+use crate::circuit_breaker::{Cause, Permit};
+use crate::provider_health::ProviderHealth;
+use crate::token_bucket::{Rate, TokenBucket};
 use pillarbox_domain::message::Acceptance;
 use pillarbox_domain::retry::Backoff;
 

@@ -193,3 +193,174 @@ impl<'a> Admitted<'a> {
         self.0.idempotency_key
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::message_terms::Priority;
+    use crate::request::{Draft, RawMessage, Submission};
+
+    /// Facts of an organisation with one verified domain and a key that is for another one, too.
+    struct Known {
+        allowed: &'static [&'static str],
+        suppressed: &'static str,
+    }
+
+    const ALL: Known = Known { allowed: &["example.com", "example.org"], suppressed: "" };
+
+    impl Facts for Known {
+        type Error = Infallible;
+
+        fn is_verified(&self, domain: &DomainName<'_>) -> bool {
+            domain.as_str() != "example.net"
+        }
+
+        fn verified_domains(&self) -> Vec<DomainName<'static>> {
+            vec![domain("example.com")]
+        }
+
+        fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
+            self.allowed.contains(&domain.as_str())
+        }
+
+        async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, Infallible> {
+            Ok(address.as_str() == self.suppressed)
+        }
+    }
+
+    fn domain(name: &str) -> DomainName<'static> {
+        DomainName::parse(name).unwrap().into_owned()
+    }
+
+    fn admitted<'a>(
+        request: SendRequest<'a>,
+        facts: &Known,
+    ) -> Result<Admitted<'a>, AdmissionError<Infallible>> {
+        match pin!(admit(request, facts)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(admitted) => admitted,
+            Poll::Pending => panic!("the facts are there at once"),
+        }
+    }
+
+    fn draft() -> Draft<'static> {
+        Draft {
+            from: Some("Ann <ann@example.com>"),
+            to: Some(vec!["a@x.org", "A <A@x.org>"]),
+            cc: Some(vec!["b@x.org"]),
+            bcc: Some(vec!["c@x.org", "d@x.org"]),
+            reply_to: vec!["e@x.org"],
+            subject: Some("Hello"),
+            text: Some("Body".into()),
+            headers: Some(vec![("X-A", "1")]),
+            metadata: Some(vec![("order", "7")]),
+            idempotency_key: Some("k"),
+            ..Draft::default()
+        }
+    }
+
+    fn submission(others: Vec<DomainName<'_>>) -> SendRequest<'_> {
+        SendRequest::of_submission(Submission {
+            from: "Ann <ann@example.com>",
+            from_header: Some("=?utf-8?q?Ann?= <ann@example.com>"),
+            other_senders: others,
+            recipients: vec!["a@x.org", "b@x.org", "A@X.org"],
+            subject: "Hello",
+            message: RawMessage { fields: b"Subject: Hello\r\n", rest: b"\r\nHi" },
+            idempotency_key: None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn every_sender_is_of_a_verified_domain_that_the_key_is_for() {
+        let parse = |draft| SendRequest::parse(draft).unwrap();
+        assert!(admitted(parse(draft()), &ALL).is_ok());
+        let other = Draft { from: Some("ann@example.net"), ..draft() };
+        let unverified = AdmissionError::UnverifiedDomain {
+            domain: domain("example.net"),
+            verified: vec![domain("example.com")],
+        };
+        assert_eq!(admitted(parse(other), &ALL).unwrap_err(), unverified);
+        let error = admitted(submission(vec![domain("example.net")]), &ALL).unwrap_err();
+        assert_eq!(error, unverified, "of a further sender");
+        let narrow = Known { allowed: &["example.com"], ..ALL };
+        assert!(admitted(submission(Vec::new()), &narrow).is_ok());
+        let error = admitted(submission(vec![domain("example.org")]), &narrow).unwrap_err();
+        assert_eq!(error, AdmissionError::SenderForbidden { domain: domain("example.org") });
+        let accepted = admitted(submission(vec![domain("example.org")]), &ALL).unwrap();
+        assert_eq!(accepted.other_senders(), [domain("example.org")]);
+    }
+
+    #[test]
+    fn the_first_suppressed_recipient_is_named_by_its_field() {
+        let fields = [
+            ("a@x.org", "to[0]"),
+            ("b@x.org", "cc[0]"),
+            ("c@x.org", "bcc[0]"),
+            ("d@x.org", "bcc[1]"),
+        ];
+        for (suppressed, field) in fields {
+            let facts = Known { suppressed, ..ALL };
+            let error = admitted(SendRequest::parse(draft()).unwrap(), &facts).unwrap_err();
+            assert_eq!(error, AdmissionError::Suppressed { field: field.to_owned() });
+        }
+    }
+
+    #[test]
+    fn an_admitted_message_has_what_the_request_has() {
+        let message = admitted(SendRequest::parse(draft()).unwrap(), &ALL).unwrap();
+        let addresses = |mailboxes: &[Mailbox<'_>]| {
+            mailboxes.iter().map(|one| one.address().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(message.from().address().to_string(), "ann@example.com");
+        assert_eq!(message.from_header(), "\"Ann\" <ann@example.com>");
+        assert_eq!(message.other_senders(), []);
+        assert_eq!(addresses(message.to()), ["a@x.org", "A@x.org"]);
+        assert_eq!(message.distinct_to().len(), 2, "as the client gave them");
+        assert_eq!(addresses(message.cc()), ["b@x.org"]);
+        assert_eq!(addresses(message.bcc()), ["c@x.org", "d@x.org"]);
+        assert_eq!(addresses(message.reply_to()), ["e@x.org"]);
+        assert_eq!((message.recipients().count(), message.recipient_count()), (5, 5));
+        let last = message.recipients().last().map(|one| one.address().to_string());
+        assert_eq!(last.as_deref(), Some("d@x.org"));
+        assert_eq!(message.subject(), "Hello");
+        assert!(matches!(message.body(), Body::Text(_)));
+        assert_eq!(message.headers(), [("X-A", "1")]);
+        assert!(message.attachments().is_empty());
+        assert_eq!(message.metadata(), Some(&[("order", "7")][..]));
+        assert_eq!(message.idempotency_key().map(|key| key.as_str()), Some("k"));
+        assert_eq!((message.terms(), message.field_of_terms()), (Terms::NONE, None));
+    }
+
+    #[test]
+    fn a_submitted_message_goes_to_each_address_once_with_its_own_sender_field() {
+        let message = admitted(submission(Vec::new()), &ALL).unwrap();
+        assert_eq!(message.from_header(), "=?utf-8?q?Ann?= <ann@example.com>");
+        let to: Vec<_> =
+            message.distinct_to().iter().map(|one| one.address().to_string()).collect();
+        assert_eq!(to, ["a@x.org", "b@x.org"]);
+        assert_eq!(message.to().len(), 3);
+    }
+
+    #[test]
+    fn the_field_that_names_terms_is_known() {
+        for (priority, expires_in, field) in [
+            (None, None, None),
+            (None, Some("5m"), Some("expiresIn")),
+            (Some("high"), Some("5m"), Some("priority")),
+        ] {
+            let request = SendRequest::parse(Draft { priority, expires_in, ..draft() }).unwrap();
+            let message = admitted(request, &ALL).unwrap();
+            assert_eq!(message.field_of_terms(), field);
+            let wanted = expires_in.map(|_| Duration::from_mins(5));
+            assert_eq!(message.terms().expires_in, wanted);
+            let given = priority.map(|_| Priority::High);
+            assert_eq!(message.terms().priority.given(), given);
+        }
+    }
+}

@@ -349,6 +349,16 @@ mod tests {
         ProblemKind::Crashed,
     ];
 
+    fn problem(kind: ProblemKind, answer: ProviderAnswer) -> Problem {
+        Problem {
+            kind,
+            provider_code: Some("Name".to_owned()),
+            message: "text".to_owned(),
+            retry_after: None,
+            answer,
+        }
+    }
+
     fn failure(kind: ProblemKind, message: &str) -> Failure {
         let provider_code = Some("AccessDeniedException".to_owned());
         let message = message.to_owned();
@@ -371,6 +381,57 @@ mod tests {
         ] {
             assert_eq!(failure(ProblemKind::Rejected, said).message, shown);
         }
+    }
+
+    #[test]
+    fn only_a_lost_or_odd_answer_leaves_acceptance_possible() {
+        for kind in KINDS {
+            let problem = problem(kind, ProviderAnswer::Expected);
+            let is_open = matches!(kind, ProblemKind::Unknown | ProblemKind::Crashed);
+            let expected = if is_open { Acceptance::Possible } else { Acceptance::Excluded };
+            assert_eq!(Outcome::NotSent(problem.clone()).acceptance(), expected, "{kind:?}");
+            assert_eq!(Outcome::NotCalled(problem).acceptance(), Acceptance::Excluded);
+        }
+        let sent = Outcome::Sent { ses_message_id: "1".to_owned() };
+        assert_eq!(sent.acceptance(), Acceptance::Possible);
+    }
+
+    #[test]
+    fn a_record_says_whether_the_answer_was_lost_or_an_error() {
+        let message = |answer| problem(ProblemKind::Unknown, answer).to_failure().message;
+        assert!(message(ProviderAnswer::Missing).contains("answer was lost"));
+        for answer in [ProviderAnswer::Expected, ProviderAnswer::Unexpected { status: 500 }] {
+            assert!(message(answer).contains("answered with an error of its own"), "{answer:?}");
+        }
+        let other = problem(ProblemKind::Throttled, ProviderAnswer::Expected).to_failure();
+        assert_eq!(other.message, ProblemKind::Throttled.failure().message);
+        assert_eq!(other.provider_code.as_deref(), Some("Name"));
+        let held = problem(ProblemKind::Rejected, ProviderAnswer::Expected).to_held_failure();
+        assert_eq!(held.code, FailureCode::ProviderUnavailable);
+        assert_eq!(held.provider_code.as_deref(), Some("Name"));
+    }
+
+    #[test]
+    fn operators_read_the_name_of_an_answer_and_its_text() {
+        let named = problem(ProblemKind::Unknown, ProviderAnswer::Unexpected { status: 500 });
+        assert_eq!(named.unexpected_name().as_deref(), Some("Name"));
+        assert_eq!(named.explained(), "Name: text");
+        let unnamed = Problem { provider_code: None, ..named };
+        assert_eq!(unnamed.unexpected_name().as_deref(), Some("500 without an error's name"));
+        assert_eq!(unnamed.explained(), "text");
+        for answer in [ProviderAnswer::Missing, ProviderAnswer::Expected] {
+            assert_eq!(problem(ProblemKind::Unknown, answer).unexpected_name(), None);
+        }
+        assert_eq!(Sentence::of("a"), Sentence::of("a"));
+        assert_ne!(Sentence::of("a"), Sentence::of("b"));
+    }
+
+    #[test]
+    fn a_whole_body_is_read_in_parts() {
+        let body = RequestBody::from(Bytes::from_static(b"0123456789"));
+        assert_eq!(body.len_bytes(), 10);
+        assert_eq!(body.part(3, 4).as_deref(), Some(&b"3456"[..]));
+        assert_eq!(body.whole().as_deref(), Some(&b"0123456789"[..]));
     }
 
     proptest! {

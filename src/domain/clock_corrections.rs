@@ -193,13 +193,12 @@ impl Adjustment {
             all.insert(position, Correction { from: self.unsure_from, shift_millis });
         }
         let off = lead_millis(self.right, corrected(corrections, self.stored));
+        let earlier = if self.assurance == Assurance::Never { off.max(0) } else { 0 };
         for (at, correction) in all.iter_mut().enumerate() {
-            let is_unsure = at >= position || (self.assurance == Assurance::Never && off > 0);
-            if is_unsure {
-                correction.shift_millis = correction.shift_millis.saturating_add(off);
-            }
+            let shift = if at < position { earlier } else { off };
+            correction.shift_millis = correction.shift_millis.saturating_add(shift);
         }
-        if all.last().is_some_and(|last| last.shift_millis > 0) {
+        if all.last().is_some_and(|last| last.shift_millis.is_positive()) {
             all.push(Correction { from: self.right, shift_millis: 0 });
         }
         all.dedup_by_key(|correction| correction.shift_millis);
@@ -285,7 +284,7 @@ mod tests {
             corrections = finding(stored, stored, right).applied_to(&corrections);
             stored = right.plus(DAY);
         }
-        assert!(corrections.len() <= MAX_CORRECTIONS);
+        assert_eq!(corrections.len(), MAX_CORRECTIONS);
         assert_eq!(corrected(&corrections, NOON), NOON.plus(DAY));
     }
 

@@ -119,8 +119,11 @@ fn drop_empty_shifts(bytes: &mut Vec<u8>) {
 /// Finds the next encoded word: the text before it, the word, and the text after it.
 fn next_word(text: &str) -> Option<(&str, Word<'_>, &str)> {
     let mut from = 0;
-    loop {
-        let start = from + text[from..].find("=?")?;
+    for (start, _) in text.match_indices("=?") {
+        // Inside of what is no word.
+        if start < from {
+            continue;
+        }
         match word_at(&text[start..]) {
             Read::Word(word, length) => {
                 return Some((&text[..start], word, &text[start + length..]));
@@ -129,6 +132,7 @@ fn next_word(text: &str) -> Option<(&str, Word<'_>, &str)> {
             Read::NoEnd => return None,
         }
     }
+    None
 }
 
 enum Read<'a> {
@@ -214,6 +218,8 @@ mod tests {
             ("=?utf-8?q?a?=", "a"),
             ("x =?utf-8?q?a?= y", "x a y"),
             ("x=?utf-8?q?a?=y", "xay"),
+            ("=?utf-8?q?a?= x =?utf-8?q?b?=", "a x b"),
+            ("=?iso-8859-1?q?=E9?= =?iso-8859-2?q?=B1?=", "\u{e9}\u{105}"),
             // RFC 2047 section 8.
             ("(=?ISO-8859-1?Q?a?=)", "(a)"),
             ("(=?ISO-8859-1?Q?a?= b)", "(a b)"),

@@ -108,6 +108,7 @@ mod tests {
         let steps = HourSteps::until(Hour::of(instant("2027-01-15T08:30:00Z")), 24, 90);
         assert_eq!(steps.first().start(), instant("2026-10-18T00:00:00Z"));
         assert_eq!(steps.end().start(), instant("2027-01-16T00:00:00Z"));
+        assert_eq!((steps.count(), steps.length()), (90, Duration::from_hours(24)));
         let position = |text| steps.position_of(Hour::of(instant(text)));
         assert_eq!(position("2027-01-15T23:59:59Z"), Some(89));
         assert_eq!(position("2026-10-18T00:00:00Z"), Some(0));

@@ -212,6 +212,11 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_names_a_key_by_its_number() {
+        assert_eq!(KeyId(1_815).to_string(), "1815");
+    }
+
+    #[test]
     fn ids_grow_though_the_clock_stands_still_or_goes_back() {
         let ids = MessageIds::new();
         let noon = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -271,5 +276,7 @@ mod tests {
         let at = ids.next(now);
         assert!(before < MessageId::first_of(now) && MessageId::first_of(now) <= at);
         assert_eq!(at.instant(), now);
+        let last = MessageId::first_of(Timestamp::from_unix_millis(u64::MAX));
+        assert_eq!(last.instant().unix_millis(), (1 << 48) - 1, "the last that an id can hold");
     }
 }

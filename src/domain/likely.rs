@@ -16,3 +16,24 @@ pub fn likely<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Optio
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, known)| known)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_like_name_is_meant_whatever_its_case_and_separators() {
+        let known = ["api_token", "api_tokens", "listen"];
+        for (name, meant) in [
+            ("ApiToken", Some("api_token")),
+            ("api-tokens", Some("api_tokens")),
+            ("lisen", Some("listen")),
+            ("password", None),
+            ("", None),
+        ] {
+            assert_eq!(likely(name, known), meant, "{name}");
+        }
+        assert_eq!(likely("abd", ["abc"]), Some("abc"), "two of three letters are enough");
+        assert_eq!(likely("axx", ["abc"]), None);
+    }
+}

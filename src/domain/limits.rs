@@ -62,3 +62,13 @@ pub const MAX_METADATA_NAME_CHARS: usize = 40;
 
 /// Longest value of a member of the metadata, in Unicode characters.
 pub const MAX_METADATA_VALUE_CHARS: usize = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_kept_for_90_days() {
+        assert_eq!(RECORD_RETENTION, Duration::from_hours(2_160));
+    }
+}

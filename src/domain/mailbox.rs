@@ -210,7 +210,7 @@ pub struct Mailbox<'a> {
 impl<'a> Mailbox<'a> {
     /// Reads a mailbox. Spaces around the parts are ignored.
     pub fn parse(given: &'a str) -> Result<Self, MailboxError> {
-        if has_more_chars(given, MAILBOX_MAX_CHARS) {
+        if given.chars().nth(MAILBOX_MAX_CHARS).is_some() {
             return Err(MailboxError::TooLong);
         }
         Self::read(given, Address::parse)
@@ -277,7 +277,7 @@ impl<'a> Mailbox<'a> {
 /// Splits `Display Name <address` at its one `<` outside the display name's quotes.
 fn split_at_angle(text: &str) -> Result<(&str, &str), MailboxError> {
     let start = match text.strip_prefix('"') {
-        Some(quoted) => 1 + closing_quote(quoted).ok_or(MailboxError::DisplayNameQuotes)? + 1,
+        Some(quoted) => 1 + closing_quote(quoted).ok_or(MailboxError::DisplayNameQuotes)?,
         None => 0,
     };
     let (between, address) = text[start..].split_once('<').ok_or(MailboxError::Form)?;
@@ -291,12 +291,6 @@ fn closing_quote(text: &str) -> Option<usize> {
         escaped = b == b'\\' && !escaped;
         closes
     })
-}
-
-/// Returns true if a text has more than `max` characters. Counts only if the length in bytes leaves
-/// it open.
-fn has_more_chars(text: &str, max: usize) -> bool {
-    text.len() > max && (text.len() > 4 * max || text.chars().count() > max)
 }
 
 /// Returns true if a text has a control character.
@@ -353,6 +347,8 @@ mod tests {
         assert_eq!(named.as_given(), "Ann Lee <ann@example.com>");
         let quoted = Mailbox::parse(r#""Lee, \"Ann\"" <ann@example.com>"#).unwrap();
         assert_eq!(quoted.display_name(), Some(r#"Lee, "Ann""#));
+        let with_angle = Mailbox::parse(r#""Ann <<" <ann@example.com>"#).unwrap();
+        assert_eq!(with_angle.display_name(), Some("Ann <<"));
         assert_eq!(Mailbox::parse("<ann@example.com>").unwrap().display_name(), None);
         assert_eq!(
             Mailbox::parse(r#""a b"@example.com"#).unwrap().to_header(),

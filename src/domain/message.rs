@@ -345,3 +345,191 @@ impl Message {
         self.last_event = self.last_event.max(Some(event));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::EventType;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    fn message(attempts: u32, state: State) -> Message {
+        Message {
+            id: MessageId::first_of(NOON),
+            organisation: OrganisationId(1),
+            created_at: NOON,
+            from: "ann@example.com".to_owned(),
+            recipients: vec!["bob@example.org".to_owned()],
+            subject: "Hello".to_owned(),
+            metadata: None,
+            terms: Terms::NONE,
+            attempts,
+            state,
+            last_event: None,
+            calling: None,
+        }
+    }
+
+    fn queued(acceptance: Acceptance) -> State {
+        State::Queued { last_failure: None, acceptance }
+    }
+
+    fn sent(id: &str) -> State {
+        State::Sent { ses_message_id: id.to_owned(), sent_at: NOON }
+    }
+
+    fn failure(code: FailureCode) -> Failure {
+        Failure::new(code, "it failed")
+    }
+
+    fn failed(acceptance: Acceptance) -> State {
+        State::Failed { failure: failure(FailureCode::RetriesExhausted), acceptance }
+    }
+
+    #[test]
+    fn a_lost_answer_stays_possible_through_every_later_attempt() {
+        use Acceptance::{Excluded, Possible};
+        for (before, of_attempt, after) in [
+            (Excluded, Excluded, Excluded),
+            (Excluded, Possible, Possible),
+            (Possible, Excluded, Possible),
+            (Possible, Possible, Possible),
+        ] {
+            let mut retried = message(1, queued(before));
+            let again = failure(FailureCode::ProviderThrottled);
+            let (last_failure, next_attempt_at) = (again.clone(), None);
+            let later =
+                Transition::RetryLater { failure: again, acceptance: of_attempt, next_attempt_at };
+            assert_eq!(retried.record(2, later), Recorded::Changed);
+            let state = State::Queued { last_failure: Some(last_failure), acceptance: after };
+            assert_eq!((retried.attempts, &retried.state), (2, &state));
+
+            let mut given_up = message(1, queued(before));
+            let end = failure(FailureCode::RetriesExhausted);
+            let end = Transition::Failed { failure: end, acceptance: of_attempt };
+            assert_eq!(given_up.record(2, end), Recorded::Changed);
+            assert_eq!(given_up.state, failed(after));
+
+            let mut lost = message(1, queued(before));
+            let (text, found_at) = ("it is lost", NOON);
+            let end = Transition::BodyLost { acceptance: of_attempt, message: text, found_at };
+            assert_eq!(lost.record(1, end), Recorded::Changed);
+            let failure = Failure::new(FailureCode::BodyLostOnRestart, text);
+            assert_eq!(lost.state, State::Failed { failure, acceptance: after });
+        }
+    }
+
+    #[test]
+    fn a_final_state_stays_and_only_a_sent_message_counts_a_later_call() {
+        let end = || Transition::Sent { ses_message_id: "2".to_owned(), sent_at: NOON };
+        let mut first = message(1, queued(Acceptance::Excluded));
+        assert_eq!(first.record(1, end()), Recorded::Changed);
+        assert_eq!(first.state, sent("2"));
+        let mut suppressed = message(0, queued(Acceptance::Excluded));
+        assert_eq!(suppressed.record(0, Transition::Suppressed), Recorded::Changed);
+        let code = suppressed.failure().map(|failure| failure.code);
+        assert_eq!(code, Some(FailureCode::RecipientSuppressed));
+        let cases =
+            [(sent("1"), 3), (failed(Acceptance::Possible), 1), (suppressed.state.clone(), 1)];
+        for (state, attempts) in cases {
+            let mut message = message(1, state.clone());
+            assert_eq!(message.record(3, end()), Recorded::AlreadyFinal);
+            assert_eq!((message.attempts, message.state), (attempts, state));
+        }
+    }
+
+    #[test]
+    fn an_event_proves_the_acceptance_of_what_may_have_been_accepted() {
+        for (attempts, state) in [
+            (0, queued(Acceptance::Excluded)),
+            (4, queued(Acceptance::Possible)),
+            (4, failed(Acceptance::Possible)),
+        ] {
+            let mut message = message(attempts, state);
+            assert_eq!(message.prove_accepted("1", NOON), Recorded::Changed);
+            assert_eq!((message.attempts, message.state), (attempts.max(1), sent("1")));
+        }
+        let suppressed = State::Suppressed { failure: failure(FailureCode::RecipientSuppressed) };
+        for state in [sent("2"), failed(Acceptance::Excluded), suppressed] {
+            let mut message = message(1, state.clone());
+            assert_eq!(message.prove_accepted("1", NOON), Recorded::AlreadyFinal);
+            assert_eq!(message.state, state);
+        }
+    }
+
+    #[test]
+    fn a_client_reads_the_status_and_the_failure_of_the_state() {
+        let waits = failure(FailureCode::ProviderThrottled);
+        let retried = State::Queued { last_failure: Some(waits), acceptance: Acceptance::Excluded };
+        let suppressed = State::Suppressed { failure: failure(FailureCode::RecipientSuppressed) };
+        for (state, status, code) in [
+            (queued(Acceptance::Excluded), Status::Queued, None),
+            (retried, Status::Queued, Some(FailureCode::ProviderThrottled)),
+            (sent("1"), Status::Sent, None),
+            (failed(Acceptance::Possible), Status::Failed, Some(FailureCode::RetriesExhausted)),
+            (suppressed, Status::Suppressed, Some(FailureCode::RecipientSuppressed)),
+        ] {
+            let message = message(1, state);
+            let read = message.failure().map(|failure| failure.code);
+            assert_eq!((message.status(), read), (status, code));
+        }
+    }
+
+    #[test]
+    fn a_record_ends_after_its_retention_and_a_message_after_its_own_time() {
+        let mut message = message(0, queued(Acceptance::Excluded));
+        let end = NOON.plus(RECORD_RETENTION);
+        assert!(!message.is_expired(end.minus(Duration::from_millis(1))));
+        assert!(message.is_expired(end));
+        assert_eq!(message.expires_at(), None);
+        message.terms.expires_in = Some(Duration::from_mins(5));
+        assert_eq!(message.expires_at(), Some(NOON.plus(Duration::from_mins(5))));
+    }
+
+    #[test]
+    fn the_last_event_is_the_latest_in_whatever_order_they_come() {
+        let event = |seconds, event_type| LastEvent {
+            occurred_at: NOON.plus(Duration::from_secs(seconds)),
+            event_type,
+        };
+        let (first, last) = (event(1, EventType::Delivery), event(2, EventType::Complaint));
+        for events in [[first, last], [last, first]] {
+            let mut message = message(1, sent("1"));
+            for event in events {
+                message.observe(event);
+            }
+            assert_eq!(message.last_event, Some(last));
+        }
+    }
+
+    #[test]
+    fn an_end_by_decision_or_by_time_says_if_the_message_may_be_sent() {
+        let told = |end| match end {
+            Transition::Failed { failure, acceptance } => {
+                (failure.code, acceptance, failure.message)
+            }
+            other => panic!("{other:?}"),
+        };
+        for (decision, code) in [
+            (Cancellation::ByOperator, FailureCode::Cancelled),
+            (Cancellation::ByApplication, FailureCode::Cancelled),
+            (Cancellation::OrganisationRemoved, FailureCode::Cancelled),
+            (Cancellation::DomainRemoved, FailureCode::DomainUnverified),
+        ] {
+            for acceptance in [Acceptance::Excluded, Acceptance::Possible] {
+                let (of, possible, message) = told(decision.transition(acceptance));
+                assert_eq!((of, possible), (code, acceptance));
+                let is_sure = message.ends_with("; the message was not sent");
+                assert_eq!(is_sure, acceptance == Acceptance::Excluded, "{message}");
+            }
+        }
+        let time = Duration::from_mins(5);
+        let (code, _, message) = told(Transition::expired(time, Acceptance::Excluded));
+        assert_eq!(code, FailureCode::Expired);
+        let text = "the message expired 5m after its acceptance; the message was not sent";
+        assert_eq!(message, text);
+        let (_, acceptance, message) = told(Transition::expired(time, Acceptance::Possible));
+        assert_eq!(acceptance, Acceptance::Possible);
+        assert!(message.ends_with("SES may have accepted the message"), "{message}");
+    }
+}

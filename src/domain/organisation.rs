@@ -277,3 +277,73 @@ impl Limits {
         *self == Self::NONE
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    #[test]
+    fn a_name_has_1_to_64_letters_digits_underscores_and_hyphens() {
+        for name in ["a", "Acme-2_b", "0", "_", "-", &"a".repeat(64)] {
+            let read: OrganisationName = name.parse().unwrap();
+            assert_eq!((read.as_str(), read.to_string().as_str()), (name, name));
+        }
+        for name in ["", &"a".repeat(65), "a b", "a.b", "acm\u{e9}", "a\n"] {
+            assert!(name.parse::<OrganisationName>().is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_domain_is_in_its_state_since_it_moved_there() {
+        let domain =
+            SenderDomain::new(OrganisationId(1), "x.org".to_owned(), DomainState::Pending, NOON);
+        assert_eq!((domain.added_at, domain.since, domain.last_check), (NOON, NOON, None));
+        let later = NOON.plus(Duration::from_secs(1));
+        let same = domain.clone().moved(DomainState::Pending, later);
+        assert_eq!(same, domain);
+        let verified = domain.moved(DomainState::Verified, later);
+        assert_eq!((verified.state, verified.since), (DomainState::Verified, later));
+        assert_eq!(verified.added_at, NOON);
+        let sends = DomainState::ALL.into_iter().filter(|state| state.is_verified());
+        assert_eq!(sends.collect::<Vec<_>>(), [DomainState::Verified, DomainState::Assumed]);
+    }
+
+    #[test]
+    fn a_key_lets_in_until_its_expiry() {
+        let mut key = ApiKeyEntry {
+            id: KeyId(1),
+            organisation: OrganisationId(1),
+            label: "app".to_owned(),
+            created_at: NOON,
+            expires_at: None,
+            hash: ApiKeyHash([0; 32]),
+            rights: Arc::new(KeyRights::all()),
+        };
+        assert!(key.is_live(NOON));
+        let end = NOON.plus(Duration::from_secs(1));
+        key.expires_at = Some(end);
+        assert!(key.is_live(end.minus(Duration::from_millis(1))));
+        assert!(!key.is_live(end));
+    }
+
+    #[test]
+    fn a_key_without_domains_is_for_all_of_them() {
+        let all = KeyRights::all();
+        assert_eq!(all.scopes, Scope::ALL.into());
+        assert!(all.allow_sender("x.org"));
+        let one = KeyRights { domains: ["x.org".to_owned()].into(), ..all };
+        assert!(one.allow_sender("x.org") && !one.allow_sender("mail.x.org"));
+    }
+
+    #[test]
+    fn an_organisation_is_new_without_a_pause_or_a_limit() {
+        let name = "acme".parse().unwrap();
+        let acme = Organisation::new(OrganisationId(7), name, OrganisationKind::Test);
+        assert_eq!((acme.pause, acme.limits.is_none()), (None, true));
+        assert!(!Limits { per_day: Some(1), ..Limits::NONE }.is_none());
+    }
+}

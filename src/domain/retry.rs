@@ -67,6 +67,13 @@ mod tests {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_secs(5)).unwrap();
         let seconds: Vec<_> = (1..=5).map(|n| backoff.ceiling(n).as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 5, 5]);
+        assert_eq!(backoff.max(), Duration::from_secs(5));
+        for (draw, millis) in [(0.0, 0), (0.5, 2_000), (1.0, 4_000), (2.0, 4_000)] {
+            assert_eq!(backoff.delay(3, draw), Duration::from_millis(millis), "{draw}");
+        }
+        let equal = Backoff::try_new(Duration::from_secs(5), Duration::from_secs(5));
+        assert_eq!(equal.unwrap().ceiling(1), Duration::from_secs(5));
+        assert!(Backoff::try_new(Duration::from_secs(6), Duration::from_secs(5)).is_err());
         assert!(Backoff::try_new(Duration::ZERO, Duration::from_secs(5)).is_err());
     }
 }

@@ -226,6 +226,7 @@ pub fn is_sent_from(domain: &DomainName<'_>, sender: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::LastEvent;
 
     #[test]
     fn a_part_of_an_address_is_found_in_any_case_and_the_display_name_is_not_searched() {
@@ -250,7 +251,7 @@ mod tests {
         Message {
             id: "01a1fd35-1c2b-7abc-9def-0123456789ab".parse().unwrap(),
             organisation: OrganisationId(1),
-            created_at: Timestamp::from_unix_millis(0),
+            created_at: Timestamp::from_unix_millis(5),
             from: "Shop <shop@Mail.Example.com>".to_owned(),
             recipients: vec!["Ann <ann@example.org>".to_owned()],
             subject: "Your invoice 1815: paid".to_owned(),
@@ -291,6 +292,81 @@ mod tests {
     }
 
     #[test]
+    fn a_message_meets_every_condition_of_a_filter() {
+        let mut message = message();
+        let occurred_at = Timestamp::from_unix_millis(0);
+        message.last_event = Some(LastEvent { occurred_at, event_type: EventType::Bounce });
+        let none = MessageFilter::default;
+        let address = |text| SuppressedAddress::parse_stored(text).ok();
+        let domain = |text| DomainName::parse(text).ok();
+        let at = |millis| Some(Timestamp::from_unix_millis(millis));
+        let text = |text| Some(SearchText::new(text));
+        let any = |text| Some(AnyField::new(text));
+        let created_at = message.created_at.unix_millis();
+        for (met, unmet) in [
+            (
+                MessageFilter { organisation: Some(OrganisationId(1)), ..none() },
+                MessageFilter { organisation: Some(OrganisationId(2)), ..none() },
+            ),
+            (
+                MessageFilter { status: Some(Status::Sent), ..none() },
+                MessageFilter { status: Some(Status::Queued), ..none() },
+            ),
+            (
+                MessageFilter { last_event: Some(EventType::Bounce), ..none() },
+                MessageFilter { last_event: Some(EventType::Delivery), ..none() },
+            ),
+            (
+                MessageFilter { outcome: Some(MessageOutcome::Bounced), ..none() },
+                MessageFilter { outcome: Some(MessageOutcome::Sent), ..none() },
+            ),
+            (
+                MessageFilter { created_from: at(created_at), ..none() },
+                MessageFilter { created_from: at(created_at + 1), ..none() },
+            ),
+            (
+                MessageFilter { created_before: at(created_at + 1), ..none() },
+                MessageFilter { created_before: at(created_at), ..none() },
+            ),
+            (
+                MessageFilter { recipient: address("Ann@example.org"), ..none() },
+                MessageFilter { recipient: address("bob@example.org"), ..none() },
+            ),
+            (
+                MessageFilter { sender_domain: domain("mail.example.com"), ..none() },
+                MessageFilter { sender_domain: domain("example.com"), ..none() },
+            ),
+            (
+                MessageFilter { subject_words: vec![SearchText::new("invoice")], ..none() },
+                MessageFilter {
+                    subject_words: vec![SearchText::new("invoice"), SearchText::new("1816")],
+                    ..none()
+                },
+            ),
+            (
+                MessageFilter { recipient_part: text("ann@"), ..none() },
+                MessageFilter { recipient_part: text("bob@"), ..none() },
+            ),
+            (
+                MessageFilter { any_field: any("order:18:15"), ..none() },
+                MessageFilter { any_field: any("order:18:16"), ..none() },
+            ),
+        ] {
+            assert!(met.matches(&message), "{met:?}");
+            assert!(!unmet.matches(&message), "{unmet:?}");
+        }
+        assert!(none().matches(&message));
+        for (filter, only_pending) in [
+            (MessageFilter { status: Some(Status::Queued), ..none() }, true),
+            (MessageFilter { outcome: Some(MessageOutcome::Queued), ..none() }, true),
+            (MessageFilter { status: Some(Status::Failed), ..none() }, false),
+            (none(), false),
+        ] {
+            assert_eq!(filter.finds_only_pending(), only_pending, "{filter:?}");
+        }
+    }
+
+    #[test]
     fn a_number_is_not_found_within_a_longer_one() {
         for text in ["7", "Order 7", "order", "#7,", "7, p"] {
             assert!(
@@ -307,7 +383,9 @@ mod tests {
     #[test]
     fn words_are_found_in_any_case() {
         assert!(SearchText::new("GRÜSSE").is_in("Viele Grüße und grüsse"));
+        assert!(SearchText::new("\u{e9}va").is_in("\u{c9}VA"));
         assert!(!SearchText::new("invoice").is_in("in voice"));
+        assert!(SearchText::new("").is_in("anything"));
     }
 
     #[test]

@@ -41,6 +41,15 @@ impl Timestamp {
 
     /// Parses an RFC 3339 instant in UTC; digits beyond the millisecond are cut off.
     pub fn parse_rfc3339(text: &str) -> Result<Self, NotATimestamp> {
+        // The library also takes other text between the seconds and a last `Z`.
+        let rest = text.get("2026-11-21T09:30:00".len()..).ok_or(NotATimestamp)?;
+        let fraction = rest.strip_suffix('Z').or_else(|| rest.strip_suffix("+00:00"));
+        let fraction = fraction.ok_or(NotATimestamp)?;
+        let is_number =
+            |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if !fraction.is_empty() && !fraction.strip_prefix('.').is_some_and(is_number) {
+            return Err(NotATimestamp);
+        }
         let time = humantime::parse_rfc3339(text).map_err(|_| NotATimestamp)?;
         Ok(Self::from(time))
     }
@@ -61,7 +70,7 @@ impl Timestamp {
             [a, b] => (number(*a, *b)?, 0),
             _ => return Err(NotATimestamp),
         };
-        if hours > 23 || minutes > 59 || local.ends_with(['Z', 'z']) {
+        if hours > 23 || minutes > 59 {
             return Err(NotATimestamp);
         }
         let local = Self::parse_rfc3339(&format!("{local}Z"))?;
@@ -127,6 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn only_a_fraction_comes_between_the_seconds_and_the_zone() {
+        let read = |rest: &str| Timestamp::parse_rfc3339(&format!("2026-11-21T09:30:00{rest}"));
+        for (rest, millis) in [("Z", 0), ("+00:00", 0), (".5Z", 500), (".0159Z", 15)] {
+            let whole = read("Z").unwrap().unix_millis();
+            assert_eq!(read(rest).unwrap().unix_millis(), whole + millis, "{rest}");
+        }
+        for rest in [
+            "", "ZZ", "zZ", "5Z", "ZabcZ", ".Z", ".+00:00", ".5", ".5+05:3Z", ".5+05:30", "\u{e9}Z",
+        ] {
+            assert!(read(rest).is_err(), "{rest}");
+        }
+    }
+
+    #[test]
     fn an_offset_from_utc_is_taken_into_account() {
         let utc = Timestamp::parse_rfc3339("2020-04-10T21:03:05.114Z").unwrap();
         for text in [
@@ -135,6 +158,7 @@ mod tests {
             "2020-04-10T14:03:05.114000-07:00",
             "2020-04-11T02:33:05.114+05:30",
             "2020-04-11T02:33:05.114+0530",
+            "2020-04-11T21:02:05.114+23:59",
             "2020-04-10T14:03:05.114-07",
             "2020-04-10T21:03:05.114-0000",
         ] {
@@ -151,6 +175,7 @@ mod tests {
             "2020-04-10+02:00",
             "2020-04-10T21:03:05",
             "2020-04-10T21:03:05Z+00:00",
+            "2020-04-10T21:03:05z+00:00",
         ] {
             assert!(Timestamp::parse_rfc3339_with_offset(text).is_err(), "{text}");
         }

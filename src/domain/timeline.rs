@@ -258,7 +258,12 @@ mod tests {
             failure: failure(FailureCode::RetriesExhausted),
             acceptance: Acceptance::Excluded,
         };
-        assert_eq!(shown(&message(2, failed), &[]), "accepted omitted:2 failed?");
+        assert_eq!(shown(&message(2, failed.clone()), &[]), "accepted omitted:2 failed?");
+        // An end that no attempt brought comes after all of them.
+        let ended = message(3, failed);
+        let end = Step::end(&ended, None, at(104)).unwrap();
+        let shown = timeline(&ended, vec![failed_attempt(1), end], Vec::new(), None);
+        assert_eq!(words(&shown), "accepted attempt_failed:1 omitted:2 failed");
     }
 
     #[test]

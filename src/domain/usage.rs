@@ -290,6 +290,19 @@ mod tests {
     }
 
     #[test]
+    fn usage_of_two_places_is_added_in_the_same_period_and_the_later_one_counts() {
+        let now = time("2026-12-01T00:00:10Z");
+        let next = time("2026-12-01T00:01:00Z");
+        let (mut here, mut there) = (Usage::default().at(now), Usage::default().at(next));
+        here.add(2);
+        there.add(3);
+        for sum in [here.and(there), there.and(here)] {
+            assert_eq!((sum.minute, sum.hour.used), (Count { start: next, used: 3 }, 5));
+            assert_eq!((sum.day.used, sum.month.used), (5, 5));
+        }
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_begins_no_period_again() {
         let now = time("2026-12-01T00:00:10Z");
         let mut usage = Usage::default().at(now);

@@ -12,7 +12,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
-use crate::events::EventProcessor;
+use crate::EventProcessor;
 use pillarbox_domain::retry::Backoff;
 use pillarbox_ses::error::CallError;
 use pillarbox_ses::sqs::{MAX_MESSAGES, Received, SqsQueue};
@@ -230,11 +230,11 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::body_store::BodyStore;
-    use crate::config::TrackingOverride;
-    use crate::events::metrics::DocumentType;
-    use crate::queue::MessageQueue;
+    use crate::metrics::DocumentType;
+    use pillarbox_body_store::BodyStore;
+    use pillarbox_config::TrackingOverride;
     use pillarbox_domain::time::Timestamp;
+    use pillarbox_queue::MessageQueue;
     use pillarbox_runtime::clock::Clock;
     use pillarbox_runtime::proxy::ProxyRule;
     use pillarbox_ses::credentials::Credentials;

@@ -19,16 +19,18 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::body::ResponseBody;
 use crate::connections::{Activity, ClientConnection};
 use crate::drain::DrainPhase;
+use crate::erased::AnyStream;
 use crate::framing::{End, FramingGuard, Progress};
 use crate::head::MAX_HEADER_FIELDS;
 use crate::limits::{Limits, Linger};
 use crate::rejection::Rejection;
-use crate::{Connection, Handler, LINGER_FOR_ROOM, Shared};
+use crate::{Connection, LINGER_FOR_ROOM, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -53,41 +55,32 @@ pub(super) fn builder(limits: &Limits) -> http1::Builder {
 }
 
 /// Serves a connection until it is closed.
-pub(super) async fn serve<I, H>(
-    io: I,
-    shared: &Shared<H>,
+pub(super) async fn serve(
+    io: AnyStream,
+    shared: &Shared,
     client: Option<Arc<ClientConnection>>,
     peer: Option<IpAddr>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin,
-    H: Handler,
-{
+) {
     serve_with(io, shared, client, peer, None).await;
 }
 
 /// Serves a connection over TLS until it is closed. `written` counts the bytes below TLS.
-pub(super) async fn serve_counted<I, H>(
-    io: I,
-    shared: &Shared<H>,
+pub(super) async fn serve_counted(
+    io: AnyStream,
+    shared: &Shared,
     client: Option<Arc<ClientConnection>>,
     written: Arc<AtomicU64>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin,
-    H: Handler,
-{
+) {
     serve_with(io, shared, client, None, Some(written)).await;
 }
 
-async fn serve_with<I, H>(
-    io: I,
-    shared: &Shared<H>,
+async fn serve_with(
+    io: AnyStream,
+    shared: &Shared,
     client: Option<Arc<ClientConnection>>,
     peer: Option<IpAddr>,
     written: Option<Arc<AtomicU64>>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin,
-    H: Handler,
-{
+) {
     let progress = Arc::new(Progress::new(client.clone(), written));
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
@@ -133,11 +126,7 @@ enum Stop {
 }
 
 /// Closes a connection after hyper: answers what hyper could not, and lets the client read it.
-async fn close<I, H>(guard: FramingGuard<I>, stop: Stop, shared: &Shared<H>, linger: Linger)
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-    H: Handler,
-{
+async fn close(guard: FramingGuard<AnyStream>, stop: Stop, shared: &Shared, linger: Linger) {
     let answer = match guard.end() {
         Some(End::Refused(rejection)) => Some(rejection.clone()),
         Some(End::ByClient | End::Idle) => None,
@@ -155,17 +144,14 @@ where
     }
     let raw = answer.map(|rejection| {
         let id = shared.refused(&rejection);
-        H::write(&rejection).to_raw(id, SystemTime::now())
+        shared.handler.write(&rejection).to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();
     finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, linger).await;
 }
 
 /// Writes a connection's last bytes and closes it in such a way that the client can read them.
-pub(super) async fn finish<I>(mut io: I, last: &[u8], limits: &Limits, linger: Linger)
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-{
+pub(super) async fn finish(mut io: AnyStream, last: &[u8], limits: &Limits, linger: Linger) {
     let write = async {
         io.write_all(last).await?;
         io.shutdown().await
@@ -179,7 +165,7 @@ where
 
 /// Throws away what the client still sends: closing a socket with unread bytes resets the
 /// connection, and a reset can destroy the answer before the client has read it.
-async fn discard<I: AsyncRead + Unpin>(io: &mut I, linger: Linger) -> io::Result<()> {
+async fn discard(io: &mut AnyStream, linger: Linger) -> io::Result<()> {
     let mut buffer = vec![0; DISCARD_BYTES];
     let mut left = linger.max_bytes;
     while left > 0 {
@@ -215,13 +201,13 @@ impl Responses {
 }
 
 /// Has a request handled, and sees to what every response needs.
-async fn respond<H: Handler>(
-    shared: &Shared<H>,
+async fn respond(
+    shared: &Shared,
     progress: &Progress,
     responses: &Responses,
     connection: &Connection,
     request: Request<Incoming>,
-) -> Result<Response<H::Body>, Infallible> {
+) -> Result<Response<ResponseBody>, Infallible> {
     let number = responses.begin();
     let client = progress.client().map(|client| (client, client.begin_request()));
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);

@@ -20,15 +20,16 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::body::ResponseBody;
 use crate::connections::ClientConnection;
 use crate::drain::DrainPhase;
+use crate::erased::AnyStream;
 use crate::head;
 use crate::limits::Limits;
-use crate::{Connection, Handler, Shared, told};
+use crate::{Connection, Shared, told};
 
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).
@@ -55,14 +56,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it is closed.
-pub(super) async fn serve<I, H>(
-    io: I,
-    shared: Arc<Shared<H>>,
+pub(super) async fn serve(
+    io: AnyStream,
+    shared: Arc<Shared>,
     client: Option<Arc<ClientConnection>>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
-{
+) {
     let tasks = Tasks::default();
     let activity = Arc::new(Streams::starting(client.clone()));
     let unread = Arc::new(Unread::default());
@@ -286,14 +284,19 @@ impl Unread {
     }
 
     /// Watches a response's body from now on.
-    fn watch<B>(self: &Arc<Self>, body: B, under_way: UnderWay) -> Watched<B> {
+    fn watch(self: &Arc<Self>, body: ResponseBody, under_way: UnderWay) -> Watched {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
         state.since.insert(number, Instant::now());
         drop(state);
-        let (body, rest) = (Box::pin(body), Bytes::new());
-        Watched { body, rest, number, unread: Arc::clone(self), _under_way: under_way }
+        Watched {
+            body,
+            rest: Bytes::new(),
+            number,
+            unread: Arc::clone(self),
+            _under_way: under_way,
+        }
     }
 
     /// Since when the one that has waited for the longest has done so.
@@ -303,9 +306,8 @@ impl Unread {
 }
 
 /// A response's body, watched until it is dropped.
-#[derive(Debug)]
-struct Watched<B> {
-    body: Pin<Box<B>>,
+struct Watched {
+    body: ResponseBody,
     /// The rest of the piece that came last.
     rest: Bytes,
     number: u64,
@@ -313,7 +315,7 @@ struct Watched<B> {
     _under_way: UnderWay,
 }
 
-impl<B> Watched<B> {
+impl Watched {
     fn hand_over(&mut self) -> Frame<Bytes> {
         let piece = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
         // The next piece is asked for once the client has room for it.
@@ -322,7 +324,7 @@ impl<B> Watched<B> {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = Infallible>> Body for Watched<B> {
+impl Body for Watched {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -331,7 +333,7 @@ impl<B: Body<Data = Bytes, Error = Infallible>> Body for Watched<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.rest.is_empty() {
-            match self.body.as_mut().poll_frame(cx) {
+            match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => self.rest = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
@@ -362,7 +364,7 @@ impl<B: Body<Data = Bytes, Error = Infallible>> Body for Watched<B> {
     }
 }
 
-impl<B> Drop for Watched<B> {
+impl Drop for Watched {
     fn drop(&mut self) {
         self.unread.state().since.remove(&self.number);
     }
@@ -380,7 +382,7 @@ mod tests {
         let whole: Vec<u8> = (0..=u8::MAX).cycle().take(2 * PIECE_BYTES + 1).collect();
         let start = Instant::now();
         let streams = Arc::new(Streams::starting(None));
-        let mut body = unread.watch(Full::new(Bytes::from(whole.clone())), streams.begin());
+        let mut body = unread.watch(Full::new(Bytes::from(whole.clone())).into(), streams.begin());
         assert_eq!(streams.closes_at(&Limits::default()), None);
         assert_eq!(body.size_hint().exact(), Some(whole.len() as u64));
         assert_eq!(unread.oldest(), Some(start));

@@ -5,7 +5,6 @@
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
-use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
 use std::net::IpAddr;
@@ -13,10 +12,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::server::conn;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,8 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
+use crate::body::ResponseBody;
 use crate::connections::{Activity, CROWDED_PAUSE, ClientConnection, ClientConnections};
 use crate::drain::{DrainPhase, DrainSignal};
+use crate::erased::{AnyHandler, AnyListener, AnyStream};
 use crate::limits::{Limits, Linger, WhenFull};
 use crate::refusal_log::{AnsweredTo, FailureCause, Refusal, RefusalCode, RefusalLog};
 use crate::rejection::{Rejection, WrittenAnswer};
@@ -42,6 +41,7 @@ pub mod body;
 mod connection;
 pub mod connections;
 pub mod drain;
+mod erased;
 mod framing;
 mod head;
 mod http1;
@@ -79,9 +79,6 @@ pub const LINGER_FOR_ROOM: Linger = Linger {
 
 /// Service that answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
-    /// A response's body: whole, or one that goes on as long as there are updates.
-    type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
-
     /// Answers a request of a connection. The response gets its `X-Request-Id` afterwards.
     ///
     /// The call is dropped if the connection breaks: an action that must complete must not depend
@@ -91,7 +88,7 @@ pub trait Handler: Send + Sync + 'static {
         request: Request<Incoming>,
         id: RequestId,
         connection: &Connection,
-    ) -> impl Future<Output = Response<Self::Body>> + Send;
+    ) -> impl Future<Output = Response<ResponseBody>> + Send;
 
     /// Receives a request that was refused before it came to the handler, or in its place.
     fn refused(&self, _rejection: &Rejection) {}
@@ -111,22 +108,20 @@ impl<F, R, B> Handler for F
 where
     F: Fn(Request<Incoming>, RequestId) -> R + Send + Sync + 'static,
     R: Future<Output = Response<B>> + Send,
-    B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static,
+    B: Into<ResponseBody>,
 {
-    type Body = B;
-
-    fn handle(
+    async fn handle(
         &self,
         request: Request<Incoming>,
         id: RequestId,
         _: &Connection,
-    ) -> impl Future<Output = Response<B>> + Send {
-        self(request, id)
+    ) -> Response<ResponseBody> {
+        self(request, id).await.map(Into::into)
     }
 }
 
 /// Source of connections. When the drain stops, the server drops it before anything else ends.
-pub trait Listener: Send {
+pub trait Listener: Send + Sync + 'static {
     /// Stream of one connection.
     type Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -171,7 +166,7 @@ pub async fn serve<L: Listener, H: Handler>(
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
-    serve_over(None, listener, handler, limits, drain).await
+    serve_over(None, Box::new(listener), Box::new(handler), limits, drain).await
 }
 
 /// Serves a listener as [`serve`] does, over TLS: HTTP/2 or HTTP/1.1, as each client wishes.
@@ -182,14 +177,14 @@ pub async fn serve_tls<L: Listener, H: Handler>(
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
-    serve_over(Some(tls), listener, handler, limits, drain).await
+    serve_over(Some(tls), Box::new(listener), Box::new(handler), limits, drain).await
 }
 
 /// Serves over TLS if it is given.
-async fn serve_over<L: Listener, H: Handler>(
+async fn serve_over(
     tls: Option<Arc<Tls>>,
-    listener: L,
-    handler: H,
+    listener: Box<dyn AnyListener>,
+    handler: Box<dyn AnyHandler>,
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
@@ -212,8 +207,7 @@ async fn serve_over<L: Listener, H: Handler>(
             Some(ended) = refusals.join_next() => note_end(ended),
             () = sleep(CROWDED_PAUSE), if is_crowded => {}
             accepted = listener.accept(), if has_room && !is_crowded && phase != DrainPhase::Holding => match accepted {
-                Ok(stream) => {
-                    let address = L::address(&stream);
+                Ok((stream, address)) => {
                     let to = (&mut connections, &mut refusals);
                     admit(stream, address, tls.as_deref(), &shared, to);
                 }
@@ -240,8 +234,8 @@ async fn serve_over<L: Listener, H: Handler>(
 }
 
 /// Parts that all connections of a listener share.
-struct Shared<H> {
-    handler: H,
+struct Shared {
+    handler: Box<dyn AnyHandler>,
     limits: Limits,
     drain: DrainSignal,
     request_ids: RequestIds,
@@ -249,8 +243,13 @@ struct Shared<H> {
     http1: conn::http1::Builder,
 }
 
-impl<H: Handler> Shared<H> {
-    fn new(handler: H, limits: Limits, drain: DrainSignal, request_ids: RequestIds) -> Self {
+impl Shared {
+    fn new(
+        handler: Box<dyn AnyHandler>,
+        limits: Limits,
+        drain: DrainSignal,
+        request_ids: RequestIds,
+    ) -> Self {
         let http1 = http1::builder(&limits);
         let refusals = RefusalLog::default();
         Self { handler, limits, drain, request_ids, refusals, http1 }
@@ -261,7 +260,7 @@ impl<H: Handler> Shared<H> {
         &self,
         request: Request<Incoming>,
         connection: &Connection,
-    ) -> Response<H::Body> {
+    ) -> Response<ResponseBody> {
         let (id, begun) = (self.request_ids.next(), Instant::now());
         let response = marked(self.handle(request, id, connection).await, id);
         self.log(&response, id, begun.elapsed());
@@ -286,9 +285,9 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Refuses a request in the handler's stead, and marks the response with the request's id.
-    fn refuse(&self, rejection: &Rejection) -> Response<H::Body> {
+    fn refuse(&self, rejection: &Rejection) -> Response<ResponseBody> {
         let id = self.refused(rejection);
-        marked(rejection.respond(H::write(rejection)).map(Into::into), id)
+        marked(rejection.respond(self.handler.write(rejection)).map(Into::into), id)
     }
 
     /// Notes a request that never came to the handler, and returns its id.
@@ -307,13 +306,14 @@ impl<H: Handler> Shared<H> {
         request: Request<Incoming>,
         id: RequestId,
         connection: &Connection,
-    ) -> Response<H::Body> {
+    ) -> Response<ResponseBody> {
         // The handler's own state is behind the locks and transactions of its owners.
         let handling = pin!(async { self.handler.handle(request, id, connection).await });
         caught(handling).await.unwrap_or_else(|_| {
             tracing::error!(request_id = %id, "a handler panicked");
             self.handler.refused(&Rejection::Internal);
-            Rejection::Internal.respond(H::write(&Rejection::Internal)).map(Into::into)
+            let answer = self.handler.write(&Rejection::Internal);
+            Rejection::Internal.respond(answer).map(Into::into)
         })
     }
 }
@@ -326,11 +326,11 @@ fn marked<B>(mut response: Response<B>, id: RequestId) -> Response<B> {
 }
 
 /// Serves a new connection, or refuses it. The tasks of either are added to those there are.
-fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
-    stream: I,
+fn admit(
+    stream: AnyStream,
     address: Option<IpAddr>,
     tls: Option<&Tls>,
-    shared: &Arc<Shared<H>>,
+    shared: &Arc<Shared>,
     (connections, refusals): (&mut JoinSet<()>, &mut JoinSet<()>),
 ) {
     let shared = Arc::clone(shared);
@@ -358,7 +358,8 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
     };
     if refusals.len() < max_refusals {
         refusals.spawn(async move {
-            let answer = H::write(&Rejection::TooManyConnections).to_raw(id, SystemTime::now());
+            let answer = shared.handler.write(&Rejection::TooManyConnections);
+            let answer = answer.to_raw(id, SystemTime::now());
             http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }
@@ -366,15 +367,12 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
 }
 
 /// Serves a connection until it is closed, once its handshake is done.
-async fn serve_secure<I, H>(
-    stream: I,
+async fn serve_secure(
+    stream: AnyStream,
     acceptor: TlsAcceptor,
-    shared: Arc<Shared<H>>,
+    shared: Arc<Shared>,
     client: Option<Arc<ClientConnection>>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
-{
+) {
     let written = Arc::default();
     let stream = CountedStream::new(stream, Arc::clone(&written));
     let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream));
@@ -392,9 +390,9 @@ async fn serve_secure<I, H>(
         Err(_) => return tracing::debug!("a handshake took too long"),
     };
     if stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2) {
-        http2::serve(stream, shared, client).await;
+        http2::serve(Box::new(stream), shared, client).await;
     } else {
-        http1::serve_counted(stream, &shared, client, written).await;
+        http1::serve_counted(Box::new(stream), &shared, client, written).await;
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use tokio::task::yield_now;
 
-use crate::intake::{Intake, Origin, Refusal};
+use crate::{Intake, Origin, Refusal};
 use pillarbox_domain::admission::Admitted;
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
@@ -288,13 +288,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::body_store::BodyStore;
-    use crate::queue::MessageQueue;
+    use pillarbox_body_store::BodyStore;
     use pillarbox_domain::mailbox::DomainName;
     use pillarbox_domain::organisation::DomainState;
     use pillarbox_domain::request::{Draft, IdempotencyKey, RawMessage, Submission};
     use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
     use pillarbox_domain::time::Timestamp;
+    use pillarbox_queue::MessageQueue;
     use pillarbox_runtime::clock::Clock;
     use pillarbox_ses::send::RequestOptions;
     use pillarbox_store::Store;

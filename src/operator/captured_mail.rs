@@ -14,8 +14,8 @@ use http_body_util::Full;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use crate::operator::key::PageKey;
-use crate::operator::{HTML, page_json, page_response};
+use crate::key::PageKey;
+use crate::{HTML, page_json, page_response};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_http::body::ResponseBody;
 use pillarbox_http::rejection::Rejection;

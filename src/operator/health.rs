@@ -8,9 +8,9 @@ use http_body_util::Full;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::admin::conditions::{self, Condition};
-use crate::admin::snapshot::Snapshot;
-use crate::operator::{TEXT, response};
+use crate::{TEXT, response};
+use pillarbox_admin::conditions::{self, Condition};
+use pillarbox_admin::snapshot::Snapshot;
 use pillarbox_http::rejection::JSON;
 
 /// Time limit for an answer of the thread that writes the data file.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::admin::shown_name;
-use crate::admin::snapshot::NamedCounts;
-use crate::operator::Parts;
+use crate::Parts;
+use pillarbox_admin::shown_name;
+use pillarbox_admin::snapshot::NamedCounts;
 use pillarbox_domain::history::{Hour, HourSteps};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;

@@ -10,10 +10,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::admin::bodies::Bodies;
-use crate::admin::conditions::{BOUNCES, COMPLAINTS, Condition};
-use crate::admin::node::Node;
-use crate::admin::snapshot::Snapshot;
+use pillarbox_admin::bodies::Bodies;
+use pillarbox_admin::conditions::{BOUNCES, COMPLAINTS, Condition};
+use pillarbox_admin::node::Node;
+use pillarbox_admin::snapshot::Snapshot;
 use pillarbox_http::body::ResponseBody;
 use pillarbox_store::organisation_counts::OrganisationCounts;
 

@@ -15,14 +15,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::admin::bodies::{Bodies, Keeper};
-use crate::admin::process::unix_seconds;
-use crate::admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
-use crate::alerts::AlertsStatus;
-use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::dispatch::quota::{AccountCheck, AccountFault};
-use crate::operator::Parts;
-use crate::webhooks::EndpointStatus;
+use crate::Parts;
+use pillarbox_admin::bodies::{Bodies, Keeper};
+use pillarbox_admin::process::unix_seconds;
+use pillarbox_admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
+use pillarbox_alerts::AlertsStatus;
+use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox_dispatch::quota::{AccountCheck, AccountFault};
 use pillarbox_domain::event::EventType;
 use pillarbox_domain::limits::RECORD_RETENTION_DAYS;
 use pillarbox_domain::organisation::OrganisationKind;
@@ -30,6 +29,7 @@ use pillarbox_domain::webhook::{PausedBy, Webhook, WebhookState};
 use pillarbox_http::connections::Closed;
 use pillarbox_store::organisation_counts::OrganisationCounts;
 use pillarbox_store::{DatabaseStatus, NodeState, SeenFrom, Standby};
+use pillarbox_webhooks::EndpointStatus;
 
 /// The format's media type.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

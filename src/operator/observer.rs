@@ -9,20 +9,17 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::admin::conditions::{self, Condition, LATELY, STORE_FAILED};
-use crate::admin::live::{Cancelling, LiveView, Looking, Pausing};
-use crate::admin::process::Process;
-use crate::admin::snapshot::{
+use crate::Parts;
+use crate::captured_mail::Catcher;
+use crate::history::RecentHistory;
+use crate::live::LiveUpdate;
+use crate::trends::Trends;
+use pillarbox_admin::conditions::{self, Condition, LATELY, STORE_FAILED};
+use pillarbox_admin::live::{Cancelling, LiveView, Looking, Pausing};
+use pillarbox_admin::process::Process;
+use pillarbox_admin::snapshot::{
     CertificateState, Connections, Snapshot, Stored, TakenIn, TaskFaults, Totals,
 };
-use crate::events::metrics::DocumentType;
-use crate::operator::Parts;
-use crate::operator::captured_mail::Catcher;
-use crate::operator::history::RecentHistory;
-use crate::operator::live::LiveUpdate;
-use crate::operator::trends::Trends;
-use crate::queue::{DrainForecast, Live, Pending, Selection};
-use crate::webhooks::Webhooks;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::event::EventType;
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -31,10 +28,13 @@ use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation::{Organisation, OrganisationKind};
 use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_events::metrics::DocumentType;
 use pillarbox_http::connections::Closed;
+use pillarbox_queue::{DrainForecast, Live, Pending, Selection};
 use pillarbox_runtime::tasks::{Faults, Task};
 use pillarbox_store::organisation_counts::OrganisationCounts;
 use pillarbox_store::{DrainOrder, NodeLoad, SeenFrom};
+use pillarbox_webhooks::Webhooks;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait of an operator for new answers of the store.

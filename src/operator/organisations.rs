@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::admin::domain::Domain;
-use crate::admin::key::Key;
-use crate::admin::organisation::Paused;
-use crate::admin::{Admin, shown_name};
-use crate::operator::Parts;
+use crate::Parts;
+use pillarbox_admin::domain::Domain;
+use pillarbox_admin::key::Key;
+use pillarbox_admin::organisation::Paused;
+use pillarbox_admin::{Admin, shown_name};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::{Limits, OrganisationKind};
 use pillarbox_domain::time::Timestamp;

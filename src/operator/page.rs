@@ -14,16 +14,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::admin::suppression::SuppressionCursor;
-use crate::admin::{
+use crate::history::{self, Range};
+use crate::key::reached;
+use crate::sign_in::NotSignedIn;
+use crate::{HTML, Operator, Parts, captured_mail, live, organisations, page_json, page_response};
+use pillarbox_admin::suppression::SuppressionCursor;
+use pillarbox_admin::{
     Admin, Call, DeadLetterList, DeadLetterShow, KeyList, MessageList, MessageShow, Refusal,
     SuppressionList, WebhookList, WebhookShow, conditions, failure_explanations,
-};
-use crate::operator::history::{self, Range};
-use crate::operator::key::reached;
-use crate::operator::sign_in::NotSignedIn;
-use crate::operator::{
-    HTML, Operator, Parts, captured_mail, live, organisations, page_json, page_response,
 };
 use pillarbox_http::body::ResponseBody;
 use pillarbox_http::rejection::Rejection;

@@ -20,7 +20,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::config::OperatorSignIn;
+use pillarbox_config::OperatorSignIn;
 use pillarbox_domain::time::Timestamp;
 
 /// Duration of a sign-in by password.

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::admin::conditions::{DAY, LATELY, STUCK};
-use crate::admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
+use pillarbox_admin::conditions::{DAY, LATELY, STUCK};
+use pillarbox_admin::snapshot::{NamedCounts, Recent, Snapshot, Totals};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_store::CountsByOrganisation;
 use pillarbox_store::organisation_counts::OrganisationCounts;

@@ -12,11 +12,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::error;
 
-use crate::config::Capture;
-use crate::events::EventProcessor;
-use crate::providers::captured::CapturedByOrganisation;
+use crate::captured::CapturedByOrganisation;
+use pillarbox_config::Capture;
 use pillarbox_domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use pillarbox_domain::envelope::Envelope;
+use pillarbox_events::EventProcessor;
 use pillarbox_ses::send::outcome_of_answer;
 use pillarbox_simulator::{InProcessAnswer, InProcessSes, LaterEvent};
 use pillarbox_store::StoreError;

@@ -1,12 +1,13 @@
 //! The byte budget of pending messages: reserved before a message is stored, released with it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_runtime::shared_limits::{self, Exhausted};
+use pillarbox_runtime::sync::Mutex;
 
 /// Memory of a pending message beyond its encoded request and the text of its envelope, in bytes:
 /// its entry, its position in the queue, their share of the maps that hold them, and the head of
@@ -183,5 +184,43 @@ mod tests {
         }
         // A budget that was lowered under what it holds.
         assert_eq!(Fill::of(MAX + 1, MAX), Fill::Full);
+    }
+
+    const ACME: OrganisationId = OrganisationId(1);
+    const OTHER: OrganisationId = OrganisationId(2);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_waits_as_long_as_the_room_takes_at_the_present_speed() {
+        let budget = Budget::new(30_000 + FIXED_CHARGE);
+        let _stays = budget.reserve(ACME, 10_000).unwrap();
+        let wait = || budget.reserve(OTHER, 30_000).unwrap_err();
+        assert_eq!(wait(), NoRoom { exhausted: Exhausted::Whole, retry_after: LONGEST_WAIT });
+        let leaves = budget.reserve(ACME, 2_000 - FIXED_CHARGE).unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        drop(leaves);
+        // 1,000 bytes a second, and 10,400 are missing.
+        assert_eq!(wait().retry_after, Duration::from_secs(11));
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert_eq!(wait().retry_after, Duration::from_secs(11), "measured over a second");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(wait().retry_after, LONGEST_WAIT, "nothing has left since");
+        assert_eq!(NoRoom::of_memory(), wait());
+    }
+
+    #[test]
+    fn a_message_is_charged_for_its_request_and_its_entry() {
+        let budget = Budget::new(10_000);
+        let first = budget.reserve(ACME, 1_000).unwrap();
+        assert_eq!((budget.in_use(), budget.max()), (1_000 + FIXED_CHARGE, 10_000));
+        let more = budget.reserve_always(ACME, 20_000);
+        assert_eq!(more.bytes(), 20_000 + FIXED_CHARGE);
+        assert_eq!((budget.full_for(), budget.greatest_share()), (vec![ACME], 2.0));
+        let kept = more.keep();
+        drop(budget.resume(ACME, kept));
+        assert_eq!(budget.in_use(), first.bytes());
+        assert!(budget.reserve(OTHER, 8_000).is_ok());
+        budget.set_max(2_000);
+        assert_eq!(budget.max(), 2_000);
+        assert!(budget.reserve(OTHER, 8_000).is_err());
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::body_store::{CallState, LiveState};
-use crate::queue::entries::{Entries, PutBack, Taken};
-use crate::queue::{MessageQueue, PendingMessage};
+use crate::entries::{Entries, PutBack, Taken};
+use crate::{MessageQueue, PendingMessage};
+use pillarbox_body_store::{CallState, LiveState};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
 use pillarbox_domain::time::Timestamp;

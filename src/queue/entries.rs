@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::body_store::{Body, BodyStore, HeldBody, Moment};
-use crate::queue::due::Due;
-use crate::queue::fair_queue::FairQueue;
-use crate::queue::forecast::Forecaster;
-use crate::queue::lanes::{DomainHash, Forward, Position};
-use crate::queue::live::Live;
-use crate::queue::selection::{Selected, Selection};
-use crate::queue::sorted::{Keyed, Sorted};
-use crate::queue::{Budget, HeldMessage, Interruption, Pending, PendingMessage, Reservation};
+use crate::due::Due;
+use crate::fair_queue::FairQueue;
+use crate::forecast::Forecaster;
+use crate::lanes::{DomainHash, Forward, Position};
+use crate::live::Live;
+use crate::selection::{Selected, Selection};
+use crate::sorted::{Keyed, Sorted};
+use crate::{Budget, HeldMessage, Interruption, Pending, PendingMessage, Reservation};
+use pillarbox_body_store::{Body, BodyStore, HeldBody, Moment};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, Transition};
 use pillarbox_domain::message_terms::{Priority, whole_millis};

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
-use crate::queue::due::{Due, DueTimes};
-use crate::queue::lanes::{DomainHash, Forward, Lanes, Position};
-use crate::queue::{Backlog, Gate, Next};
+use crate::due::{Due, DueTimes};
+use crate::lanes::{DomainHash, Forward, Lanes, Position};
+use crate::{Backlog, Gate, Next};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::organisation::OrganisationKind;
@@ -277,7 +277,7 @@ impl FairQueue {
     }
 
     /// True if messages from a domain have to wait, even if there are none.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn is_closed(&self, organisation: OrganisationId, domain: DomainHash) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_closed(domain))
     }

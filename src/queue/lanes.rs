@@ -9,8 +9,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::queue::due::Due;
-use crate::queue::sorted::{Keyed, Sorted};
+use crate::due::Due;
+use crate::sorted::{Keyed, Sorted};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message_terms::Priority;
@@ -309,7 +309,7 @@ impl Lanes {
         self.by_domain.get(&domain).is_some_and(Lane::is_held)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn is_closed(&self, domain: DomainHash) -> bool {
         let lane = self.by_domain.get(&domain);
         lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open | Gate::Reopened(_)))

@@ -62,3 +62,69 @@ impl<'a> View<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pillarbox_domain::id::{MessageId, OrganisationId};
+    use pillarbox_domain::message::{Acceptance, FailureCode, State};
+    use pillarbox_domain::message_terms::Terms;
+    use pillarbox_domain::time::Timestamp;
+
+    fn message(state: State) -> Message {
+        Message {
+            id: MessageId::from_bytes([1; 16]),
+            organisation: OrganisationId(1),
+            created_at: Timestamp::from_unix_millis(1),
+            from: "a@example.com".to_owned(),
+            recipients: vec!["b@example.org".to_owned()],
+            subject: "Hello".to_owned(),
+            metadata: None,
+            terms: Terms::NONE,
+            attempts: 2,
+            state,
+            last_event: None,
+            calling: None,
+        }
+    }
+
+    fn queued(last_failure: Option<Failure>) -> Message {
+        message(State::Queued { last_failure, acceptance: Acceptance::Excluded })
+    }
+
+    #[test]
+    fn a_call_under_way_makes_a_queued_message_one_that_is_being_sent() {
+        for (called, attempts) in [(3, 3), (1, 2)] {
+            let queued = queued(None);
+            let live = Live::Sending { attempts: called };
+            let view = View::of(&queued, Some(&live));
+            assert_eq!((view.status, view.attempts), (Status::Sending, attempts));
+            // Another node reports it.
+            let elsewhere = Message { calling: Some(called), ..queued };
+            let view = View::of(&elsewhere, None);
+            assert_eq!((view.status, view.attempts), (Status::Sending, attempts));
+        }
+    }
+
+    #[test]
+    fn its_own_failure_comes_before_the_common_obstacle() {
+        let obstacle = Failure::new(FailureCode::SendingPaused, "all wait");
+        let own = Failure::new(FailureCode::ProviderThrottled, "too fast");
+        let live = Live::Waiting { obstacle: Some(obstacle.clone()) };
+        let new = queued(None);
+        let view = View::of(&new, Some(&live));
+        let expected = View { status: Status::Queued, attempts: 2, failure: Some(&obstacle) };
+        assert_eq!(view, expected);
+        let tried = queued(Some(own.clone()));
+        assert_eq!(View::of(&tried, Some(&live)).failure, Some(&own));
+        assert_eq!(View::of(&new, None).failure, None);
+    }
+
+    #[test]
+    fn a_final_row_wins_over_the_live_state() {
+        let sent_at = Timestamp::from_unix_millis(2);
+        let sent = message(State::Sent { ses_message_id: "1".to_owned(), sent_at });
+        let view = View::of(&sent, Some(&Live::Sending { attempts: 3 }));
+        assert_eq!(view, View { status: Status::Sent, attempts: 2, failure: None });
+    }
+}

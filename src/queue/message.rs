@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::body_store::{Body, LiveState};
-use crate::queue::Reservation;
-use crate::queue::lanes::DomainHash;
-use pillarbox_domain::attempt::{RequestBody, RequestParts};
+use crate::Reservation;
+use crate::lanes::DomainHash;
+use pillarbox_body_store::{Body, LiveState};
+use pillarbox_domain::attempt::RequestBody;
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::message_terms::Priority;
@@ -19,22 +19,6 @@ use pillarbox_runtime::text_buffer::TextBuffer;
 
 /// The longest request that is read into memory for its call.
 const READ_AT_ONCE: usize = 256 * 1024;
-
-impl RequestParts for Body {
-    fn len_bytes(&self) -> usize {
-        self.request_len()
-    }
-
-    fn part(&self, from: usize, len: usize) -> Option<Bytes> {
-        match self.read_part(from, len) {
-            Ok(part) => Some(part.into()),
-            Err(error) => {
-                tracing::error!(%error, "a body cannot be read");
-                None
-            }
-        }
-    }
-}
 
 /// A message that is to be accepted.
 pub struct AcceptedMessage {

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::queue::Claim;
-use crate::queue::lanes::DomainHash;
+use crate::Claim;
+use crate::lanes::DomainHash;
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
 use pillarbox_domain::mailbox::DomainName;
 

@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::*;
-use crate::body_store::{ArenaOwner, BodyStore};
+use pillarbox_body_store::{ArenaOwner, BodyStore};
 use pillarbox_domain::id::{KeyId, MessageIds};
 use pillarbox_domain::mailbox::{Address, DomainName};
 use pillarbox_domain::message::{FailureCode, Transition};
@@ -12,6 +12,7 @@ use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::shared_limits::Exhausted;
 
 mod order;
+mod readers;
 mod terms;
 
 const ACME: OrganisationId = OrganisationId(1);

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::queue::{Live, View};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::{Message, Status};
 use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::search::MessageFilter;
+use pillarbox_queue::{Live, View};
 use pillarbox_store::{ListError, Lister, MessagePage, Store};
 
 /// The most messages of one page.

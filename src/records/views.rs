@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::queue::{Live, View};
 use pillarbox_domain::event::{Event, EventDetail, LastEvent};
 use pillarbox_domain::feed::{FeedChange, FeedEntry};
 use pillarbox_domain::limits::TRANSACTIONAL;
@@ -15,6 +14,7 @@ use pillarbox_domain::message::{Failure, Message, State};
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::timeline::{Entry, Step};
+use pillarbox_queue::{Live, View};
 
 pub mod resend;
 
@@ -354,7 +354,7 @@ impl From<&EventDetail> for DetailView {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-pub(crate) const fn is_false(is_set: &bool) -> bool {
+/// True if a member of JSON is left out.
+pub const fn is_false(is_set: &bool) -> bool {
     !*is_set
 }

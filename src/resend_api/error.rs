@@ -4,8 +4,8 @@ use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-use crate::api::error::ApiError;
-use crate::resend_api::IDEMPOTENCY_KEY;
+use crate::IDEMPOTENCY_KEY;
+use pillarbox_api::error::ApiError;
 use pillarbox_domain::request::FieldError;
 use pillarbox_domain::usage::Period;
 use pillarbox_http::rejection::{Rejection, WrittenAnswer};

@@ -6,14 +6,12 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::api::error::ApiError;
-use crate::api::json::{self, Form, Json, JsonError};
-use crate::api::wire::{
+use pillarbox_api::error::ApiError;
+use pillarbox_api::json::{self, Form, Json, JsonError};
+use pillarbox_api::wire::{
     Members, StringMembers, body_text, limit, message_id, not_type, objects, page_to_json,
     parameters, string, string_members, texts, to_json, unknown, wrong_type,
 };
-use crate::records::views::resend::EmailView;
-use crate::smtp::address_field;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::MAX_BATCH;
 use pillarbox_domain::mailbox::Mailbox;
@@ -22,6 +20,8 @@ use pillarbox_domain::request::{
     AttachmentDraft, BodyText, Draft, FieldError, HeaderPolicy, RequestError, SendRequest,
 };
 use pillarbox_domain::search::MessageFilter;
+use pillarbox_records::views::resend::EmailView;
+use pillarbox_smtp::address_field;
 use pillarbox_store::{Accepted, BatchMode};
 
 /// The fields of an email.

@@ -1,9 +1,10 @@
 //! Count of things in flight, such as calls or connections. Each holds a guard.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of guards that live. Wakes those that wait if one is dropped.
 #[derive(Debug, Default)]

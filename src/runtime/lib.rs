@@ -11,5 +11,10 @@ pub mod pem;
 pub mod proxy;
 pub mod resolver;
 pub mod shared_limits;
+#[cfg(not(schedules))]
+pub mod sync;
+#[cfg(schedules)]
+#[path = "../../tests/schedules/sync.rs"]
+pub mod sync;
 pub mod tasks;
 pub mod text_buffer;

@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::in_flight::InFlight;
+use crate::sync::{Mutex, MutexGuard};
 
 pub use slots::{Slot, Slots, TooMany};
 

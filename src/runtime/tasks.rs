@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -145,20 +145,38 @@ tasks! {
     KeptBodies "kept_bodies" BeginAgain,
 }
 
+/// A task that runs, of whatever it is made: what runs tasks is compiled once for all of them.
+pub type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 static FAULTS: [Mutex<Faults>; Task::ALL.len()] =
     [const { Mutex::new(Faults { count: 0, last: None }) }; Task::ALL.len()];
 
 impl Task {
     /// Runs the task for as long as it is polled. `begin` begins it, again after each fault.
-    pub async fn again<F: Future<Output = ()>>(self, begin: impl FnMut() -> F) {
-        self.again_until(pending::<()>(), begin).await;
+    pub fn again<'a, F>(self, begin: impl FnMut() -> F + Send + 'a) -> Running<'a>
+    where
+        F: Future<Output = ()> + Send + 'a,
+    {
+        self.again_until(pending::<()>(), begin)
     }
 
     /// As [`Task::again`], until `stop` ends. The task itself has to notice the stop, and to end.
-    pub async fn again_until<F: Future<Output = ()>>(
+    pub fn again_until<'a, F>(
         self,
-        stop: impl Future,
-        mut begin: impl FnMut() -> F,
+        stop: impl Future + Send + 'a,
+        mut begin: impl FnMut() -> F + Send + 'a,
+    ) -> Running<'a>
+    where
+        F: Future<Output = ()> + Send + 'a,
+    {
+        let stop = Box::pin(async { drop(stop.await) });
+        Box::pin(self.run(stop, Box::new(move || Box::pin(begin()))))
+    }
+
+    async fn run<'a>(
+        self,
+        stop: Running<'a>,
+        mut begin: Box<dyn FnMut() -> Running<'a> + Send + 'a>,
     ) {
         // The budget of a task would make it seem pending once it is used up.
         let mut stop = pin!(tokio::task::coop::unconstrained(stop));
@@ -188,7 +206,7 @@ impl Task {
                 pause = FIRST_PAUSE;
             }
             tokio::select! {
-                _ = &mut stop => return,
+                () = &mut stop => return,
                 () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }
@@ -196,10 +214,14 @@ impl Task {
 
     /// Runs a task that cannot begin again, until `stop` ends. The task itself has to notice the
     /// stop, and end.
-    pub async fn once(self, stop: impl Future, work: impl Future<Output = ()>) {
+    pub fn once<'a>(
+        self,
+        stop: impl Future + Send + 'a,
+        work: impl Future<Output = ()> + Send + 'a,
+    ) -> Running<'a> {
         let mut work = Some(work);
-        let begin = || work.take().expect("a task that ends the process begins once");
-        self.again_until(stop, begin).await;
+        let begin = move || work.take().expect("a task that ends the process begins once");
+        self.again_until(stop, begin)
     }
 
     /// Runs a task that ends with a result.

@@ -7,10 +7,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::admin::Admin;
-use crate::admin::socket::{Socket, SocketCopy};
-use crate::api::cancel::{Canceller, Cancelling};
-use crate::service::ServiceError;
+use crate::ServiceError;
+use pillarbox_admin::Admin;
+use pillarbox_admin::socket::{Socket, SocketCopy};
+use pillarbox_api::cancel::{Canceller, Cancelling};
 use pillarbox_domain::id::MessageId;
 use pillarbox_http::drain::{Drain, DrainSignal};
 use pillarbox_runtime::tasks::Task;

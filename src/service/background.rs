@@ -9,26 +9,26 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{Admin, all_nodes};
-use crate::alerts::Alerts;
-use crate::config::{Config, MaxRate, StoreConfig};
-use crate::dispatch::quota::{self, AccountCheck};
-use crate::dispatch::{Dispatcher, Phase};
-use crate::events::{EventProcessor, poll};
-use crate::intake::Intake;
-use crate::maintenance::history::HistoryKeeper;
-use crate::maintenance::timekeeper::Timekeeper;
-use crate::maintenance::{domain_verification, purge};
-use crate::providers::{Providers, SimulatedProvider};
-use crate::queue::MessageQueue;
-use crate::service::{ServiceError, store};
-use crate::webhooks::Webhooks;
+use crate::{ServiceError, store};
+use pillarbox_admin::{Admin, all_nodes};
+use pillarbox_alerts::Alerts;
+use pillarbox_config::{Config, MaxRate, StoreConfig};
+use pillarbox_dispatch::quota::{self, AccountCheck};
+use pillarbox_dispatch::{Dispatcher, Phase};
+use pillarbox_events::{EventProcessor, poll};
 use pillarbox_http::drain::DrainSignal;
+use pillarbox_intake::Intake;
+use pillarbox_maintenance::history::HistoryKeeper;
+use pillarbox_maintenance::timekeeper::Timekeeper;
+use pillarbox_maintenance::{domain_verification, purge};
+use pillarbox_providers::{Providers, SimulatedProvider};
+use pillarbox_queue::MessageQueue;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::tasks::Task;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::sqs::SqsQueue;
 use pillarbox_store::{DrainOrder, Store};
+use pillarbox_webhooks::Webhooks;
 
 /// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
 /// balancer that checks every second or two sends nothing any more by then.

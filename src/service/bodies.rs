@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use rustix::fs::ftruncate;
 use tracing::{error, info, warn};
 
-use crate::body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
-use crate::config::KeepBodies;
-use crate::service::ServiceError;
-use crate::service::fd_store::{self, Stored};
-use crate::service::inherited::{ArenaKeeper, Inherited, LeftArena};
+use crate::ServiceError;
+use crate::fd_store::{self, Stored};
+use crate::inherited::{ArenaKeeper, Inherited, LeftArena};
+use pillarbox_body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
+use pillarbox_config::KeepBodies;
 use pillarbox_domain::id::MessageId;
 use pillarbox_store::StoreId;
 

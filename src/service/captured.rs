@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
-use crate::providers::{CapturedByOrganisation, SimulatedProvider};
-use crate::service::listeners::Operators;
+use crate::listeners::Operators;
+use pillarbox_operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
+use pillarbox_providers::{CapturedByOrganisation, SimulatedProvider};
 use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use pillarbox_simulator::{CapturedAttachment, CapturedMail, CapturedMessage};
 use pillarbox_store::StoreOwner;

@@ -1,16 +1,16 @@
 //! `serve --check`: would this program start with this configuration? Opens nothing to write, and
 //! listens nowhere.
 
-use crate::admin::restart::{NodeDatabase, ProgramCheck};
-use crate::body_store::ARENA_FORMAT;
-use crate::config::{Config, KeepBodies, StoreConfig};
-use crate::service::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
-use crate::smtp::Security;
-use crate::webhooks;
+use crate::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
+use pillarbox_admin::restart::{NodeDatabase, ProgramCheck};
+use pillarbox_body_store::ARENA_FORMAT;
+use pillarbox_config::{Config, KeepBodies, StoreConfig};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::credentials::Credentials;
+use pillarbox_smtp::Security;
 use pillarbox_store::{DATA_FORMAT, Store};
+use pillarbox_webhooks as webhooks;
 
 /// Checks a configuration and the data file, as a start would find them. A file that a service has
 /// open is that service's to judge by the format that is returned. Needs a runtime.

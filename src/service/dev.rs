@@ -13,19 +13,18 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 use tracing::{error, info, warn};
 
-use crate::admin::restart::ProgramCheck;
-use crate::admin::socket::BindError;
-use crate::body_store::ARENA_FORMAT;
-use crate::config::{self, Config};
-use crate::service::captured::Captured;
-use crate::service::check::node_database;
-use crate::service::error::TakenAddresses;
-use crate::service::hand_over::HandedOver;
-use crate::service::inherited;
-use crate::service::run::{Ended, stop};
-use crate::service::signals::{Signals, listen_for};
-use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
-use crate::webhooks;
+use crate::captured::Captured;
+use crate::check::node_database;
+use crate::error::TakenAddresses;
+use crate::hand_over::HandedOver;
+use crate::inherited;
+use crate::run::{Ended, stop};
+use crate::signals::{Signals, listen_for};
+use crate::{Inherited, ListenerName, Service, ServiceError, listeners};
+use pillarbox_admin::restart::ProgramCheck;
+use pillarbox_admin::socket::BindError;
+use pillarbox_body_store::ARENA_FORMAT;
+use pillarbox_config::{self as config, Config};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::event::EventDetail;
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
@@ -39,6 +38,7 @@ use pillarbox_store::{
     DATA_FORMAT, FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded,
     create_directory,
 };
+use pillarbox_webhooks as webhooks;
 
 const ORGANISATION: &str = StoreOwner::ORGANISATION_OF_DEV;
 /// Number of events that are read at one time to be logged.

@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::admin::socket::BindError;
-use crate::webhooks::BadEndpoint;
+use pillarbox_admin::socket::BindError;
 use pillarbox_http::tls::TlsError;
 use pillarbox_ses::SesError;
 use pillarbox_ses::sqs::NotAQueue;
 use pillarbox_store::{ConnectError, OpenError};
+use pillarbox_webhooks::BadEndpoint;
 
 /// A listener, by the setting that gives its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use sd_notify::NotifyState;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use crate::body_store::{BodyStore, NotTaken};
-use crate::service::inherited::{ARENA, ArenaKeeper, own_name};
-use crate::service::signals::Signals;
+use crate::inherited::{ARENA, ArenaKeeper, own_name};
+use crate::signals::Signals;
+use pillarbox_body_store::{BodyStore, NotTaken};
 
 /// Exit code of a start to be repeated: `EX_TEMPFAIL` of sysexits.h.
 const EXIT_REPEAT: u8 = 75;

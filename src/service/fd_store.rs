@@ -16,7 +16,7 @@ use sd_notify::NotifyState;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
-use crate::service::inherited::{ARENA, PROBE};
+use crate::inherited::{ARENA, PROBE};
 
 /// Longest time that the manager may take to handle what it was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

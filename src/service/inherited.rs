@@ -14,8 +14,8 @@ use std::time::SystemTime;
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
-use crate::admin::status::SocketOpener;
-use crate::service::ServiceError;
+use crate::ServiceError;
+use pillarbox_admin::status::SocketOpener;
 use pillarbox_store::FileId;
 
 /// Name of the clients' socket (`FileDescriptorName=`).

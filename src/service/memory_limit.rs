@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tracing::warn;
 
-use crate::config::Config;
+use pillarbox_config::Config;
 
 /// Directory of the cgroups.
 const ROOT: &str = "/sys/fs/cgroup";

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::alerts::Alerts;
-use crate::api::Budgets;
-use crate::config::{self, Config, MaxRate};
-use crate::service::{Service, memory_limit, settings};
+use crate::{Service, memory_limit, settings};
+use pillarbox_alerts::Alerts;
+use pillarbox_api::Budgets;
+use pillarbox_config::{self as config, Config, MaxRate};
 use pillarbox_http::tls::{Tls, TlsError, TlsFiles};
 use pillarbox_ses::SesClient;
 

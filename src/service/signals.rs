@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::service::ServiceError;
+use crate::ServiceError;
 
 /// The signals that end a process.
 pub(super) struct Signals {

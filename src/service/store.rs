@@ -11,10 +11,10 @@ use rustls::RootCertStore;
 use secrecy::SecretString;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Postgres, StoreConfig};
-use crate::service::ServiceError;
-use crate::service::bodies::{Bodies, FoundArenas};
-use crate::service::inherited::LeftArena;
+use crate::ServiceError;
+use crate::bodies::{Bodies, FoundArenas};
+use crate::inherited::LeftArena;
+use pillarbox_config::{Config, Postgres, StoreConfig};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::pem;
 use pillarbox_ses::SesClient;
@@ -106,7 +106,7 @@ async fn connect(
 
 /// Returns the server that the configuration names, with its password and the certificates from
 /// their files.
-pub(crate) fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, ServiceError> {
+pub fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, ServiceError> {
     let read = |path: &PathBuf| fs::read(path);
     let password = postgres.password_file.as_ref().map(read).transpose();
     let password = password.map_err(|source| ServiceError::System {

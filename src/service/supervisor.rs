@@ -14,11 +14,11 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, warn};
 
-use crate::admin::snapshot::{Snapshot, StoreHealth};
-use crate::dispatch::Dispatcher;
-use crate::dispatch::circuit_breaker::BreakerState;
-use crate::operator::observer::Observer;
+use pillarbox_admin::snapshot::{Snapshot, StoreHealth};
+use pillarbox_dispatch::Dispatcher;
+use pillarbox_dispatch::circuit_breaker::BreakerState;
 use pillarbox_domain::attempt::Provider;
+use pillarbox_operator::observer::Observer;
 use pillarbox_store::Store;
 
 /// Interval between two updates of the status line.
@@ -187,15 +187,15 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::body_store::BodyStore;
-    use crate::config::Config;
-    use crate::dispatch::Phase;
-    use crate::dispatch::circuit_breaker::Cause;
-    use crate::dispatch::token_bucket::Rate;
-    use crate::queue::MessageQueue;
+    use pillarbox_body_store::BodyStore;
+    use pillarbox_config::Config;
+    use pillarbox_dispatch::Phase;
+    use pillarbox_dispatch::circuit_breaker::Cause;
+    use pillarbox_dispatch::token_bucket::Rate;
     use pillarbox_domain::attempt::{Outcome, RequestBody};
     use pillarbox_domain::envelope::Envelope;
     use pillarbox_domain::organisation::OrganisationKind;
+    use pillarbox_queue::MessageQueue;
     use pillarbox_runtime::clock::Clock;
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let (store, _) = Store::open(directory.path(), clock.now()).unwrap();
         let config = Config::default();
         let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
-        let settings = crate::service::settings(&config);
+        let settings = crate::settings(&config);
         let dispatcher =
             Dispatcher::new(store.clone(), queue, Nobody, clock, settings, Rate::Unlimited);
         let (_phase, phases) = watch::channel(Phase::Running);

@@ -15,7 +15,7 @@ use reqwest::{Request, Response};
 use crate::credentials::{Connector, CredentialCache};
 use crate::error::{AwsError, RefusedCredentials, TransportError, is_clock};
 use crate::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
-use crate::signing::sign;
+use crate::signing::Signer;
 use crate::{SesError, SesOptions};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
@@ -75,6 +75,7 @@ pub(super) struct Transport {
     request_timeout: Duration,
     credentials: CredentialCache,
     region: String,
+    signer: Signer,
     clock: Clock,
     skew: Mutex<Option<Skew>>,
 }
@@ -119,6 +120,7 @@ impl Transport {
             request_timeout: options.request_timeout,
             credentials,
             region: options.region.clone(),
+            signer: Signer::default(),
             clock,
             skew,
         })
@@ -190,7 +192,10 @@ impl Transport {
         call: &Call<'_>,
         credentials: &aws_credential_types::Credentials,
     ) -> Result<Reply, TransportError> {
-        let signed = sign(call, options.region, credentials, self.clock.machine_time())
+        let now = self.clock.machine_time();
+        let signed = self
+            .signer
+            .sign(call, options.region, credentials, now)
             .map_err(|error| TransportError::Signing(error.to_string()))?;
         let mut request = Request::new(call.method.clone(), call.url.clone());
         *request.timeout_mut() = options.timeout;

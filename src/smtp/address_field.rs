@@ -50,7 +50,7 @@ pub(super) fn mailboxes(value: &[u8]) -> Option<Vec<FieldMailbox>> {
 }
 
 /// Returns the addresses of a field that names mailboxes, in the form in which addresses are compared.
-pub(crate) fn addresses(value: &[u8]) -> Option<Vec<String>> {
+pub fn addresses(value: &[u8]) -> Option<Vec<String>> {
     let addresses = mailboxes(value)?
         .into_iter()
         .map(|one| Address::parse(&one.address).ok().map(|address| address.normalized()));
@@ -129,6 +129,7 @@ fn parts(phrase: &str) -> impl Iterator<Item = (&str, bool)> {
         let is_quoted = rest.starts_with('"');
         let end = if is_quoted { quoted_length(rest) } else { rest.find('"') };
         let (part, after) = rest.split_at(end.unwrap_or(rest.len()));
+        debug_assert!(!part.is_empty(), "each step takes a part of the phrase");
         rest = after;
         Some((part, is_quoted))
     })
@@ -306,6 +307,7 @@ mod tests {
                 "=?utf-8?q?=0D=0ABcc=3A_x?= <a@x.org>",
             ),
             ("[A] B <a@x.org>", "[A] B <a@x.org>", "\"[A]\" B <a@x.org>"),
+            ("[A]?= <a@x.org>", "[A]?= <a@x.org>", "\"[A]?=\" <a@x.org>"),
             ("a@b\u{fc}cher.example", "a@b\u{fc}cher.example", "a@xn--bcher-kva.example"),
         ] {
             let found = mailboxes(value.as_bytes()).unwrap_or_else(|| panic!("{value}"));
@@ -336,6 +338,51 @@ mod tests {
         }
         assert!(mailboxes(vec!["a@x.org"; MAX_MAILBOXES].join(",").as_bytes()).is_some());
         assert!(mailboxes(vec!["a@x.org"; MAX_MAILBOXES + 1].join(",").as_bytes()).is_none());
+        let address = " <a@x.org>";
+        for (bytes, is_read) in [(MAX_BYTES, true), (MAX_BYTES + 1, false)] {
+            let value = "a".repeat(bytes - address.len()) + address;
+            assert_eq!(mailboxes(value.as_bytes()).is_some(), is_read, "{bytes}");
+        }
+        assert_eq!(MAX_BYTES, 16_384);
+    }
+
+    #[test]
+    fn another_parser_must_find_as_many_addresses_with_the_same_domains() {
+        let ours = |addresses: &[&str]| -> Vec<_> {
+            let one = |address: &&str| FieldMailbox {
+                address: (*address).to_owned(),
+                phrase: String::new(),
+            };
+            addresses.iter().map(one).collect()
+        };
+        for (value, addresses, is_alike) in [
+            ("a@x.org", &["b@X.org"][..], true),
+            ("a@x.org", &["a@y.org"], false),
+            ("a@x.org", &["a@x.org", "b@x.org"], false),
+            ("a@x.org, b@x.org", &["a@x.org"], false),
+            ("a@x.org, b@y.org", &["a@y.org", "b@x.org"], false),
+            ("a@x..org", &["a@x..org"], false),
+        ] {
+            assert_eq!(are_read_alike(value, &ours(addresses)), is_alike, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_comment_ends_with_its_own_parenthesis() {
+        for value in ["(a (b) c) a@x.org", "a@x.org ((b) (c))", "(a \\) b) a@x.org"] {
+            let found = mailboxes(value.as_bytes()).unwrap_or_else(|| panic!("{value}"));
+            assert_eq!(found[0].address, "a@x.org", "{value}");
+        }
+        for value in ["(a (b) a@x.org", "(a) b) a@x.org", "(a \\) a@x.org"] {
+            assert_eq!(mailboxes(value.as_bytes()), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_in_the_form_in_which_they_are_compared() {
+        let found = addresses(b"Ann <Ann@X.org>, b@b\xc3\xbccher.example").unwrap();
+        assert_eq!(found, ["ann@x.org", "b@xn--bcher-kva.example"]);
+        assert_eq!(addresses(b"a@x.org, b"), None);
     }
 
     proptest! {

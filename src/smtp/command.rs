@@ -228,6 +228,8 @@ mod tests {
             Ok(Command::Rcpt(r#""a>\"b"@x.org"#)),
             "a quoted bracket is part of the address"
         );
+        let backslash = parse(r"RCPT TO:<a\>");
+        assert_eq!(backslash, Ok(Command::Rcpt("a\\")), "outside quotes it escapes nothing");
     }
 
     #[test]
@@ -258,6 +260,7 @@ mod tests {
             (
                 &[
                     "MAIL FROM:<a@x.org> SMTPUTF8",
+                    "MAIL FROM:<a@x.org> AUTH=",
                     "MAIL FROM:<a@x.org> RET=HDRS",
                     "RCPT TO:<a@x.org> NOTIFY=NEVER",
                 ],
@@ -270,5 +273,21 @@ mod tests {
             }
         }
         assert_eq!(Command::parse(b"MAIL FROM:<\xff@x.org>"), Err(CommandError::Arguments));
+    }
+
+    #[test]
+    fn an_argument_without_a_meaning_may_be_in_any_charset() {
+        for (line, command) in [
+            (&b"EHLO b\xfcro"[..], Command::Ehlo),
+            (b"helo b\xfcro", Command::Helo),
+            (b"NOOP \xff", Command::Noop),
+            (b"VRFY J\xf6rg", Command::Verify),
+        ] {
+            assert_eq!(Command::parse(line), Ok(command), "{}", line.escape_ascii());
+        }
+        for line in [&b"EHLO\xff"[..], b"\xff", b"RSET \xff"] {
+            let error = Command::parse(line);
+            assert_eq!(error, Err(CommandError::Arguments), "{}", line.escape_ascii());
+        }
     }
 }

@@ -15,8 +15,8 @@ use hyper::body::{Body, Frame};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::smtp::line::{Decoded, LineFault, MessageDecoder, first_line};
-use crate::smtp::reply::Reply;
+use crate::line::{Decoded, LineFault, MessageDecoder, first_line};
+use crate::reply::Reply;
 use pillarbox_http::limits::Linger;
 
 /// Bytes that are read at one time while commands come: room for the longest line.

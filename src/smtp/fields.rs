@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::smtp::address_field::{FieldMailbox, mailboxes};
+use crate::address_field::{FieldMailbox, mailboxes};
 use pillarbox_domain::encoded_words::decode;
 use pillarbox_domain::limits::MAX_SUBJECT_CHARS;
 use pillarbox_domain::mailbox::{Address, DomainName, MAILBOX_MAX_CHARS};
@@ -334,6 +334,22 @@ mod tests {
         ] {
             assert_eq!(from(value), Err(FieldsError::From), "{value}");
         }
+        let name = |chars| format!("{} <a@x.org>", "n".repeat(chars - " <a@x.org>".len()));
+        assert!(from(&name(MAILBOX_MAX_CHARS)).is_ok());
+        assert_eq!(from(&name(MAILBOX_MAX_CHARS + 1)), Err(FieldsError::From));
+        for (message, error) in [
+            (&b"From: J\xf6rg <a@x.org>\r\n\r\n"[..], FieldsError::Charset("From")),
+            (b"From: a@x.org\r\nSender: \xf6 <a@x.org>\r\n\r\n", FieldsError::Charset("Sender")),
+            (b"From: a@x.org\r\nSender: a@x.org, b@x.org\r\n\r\n", FieldsError::Sender("Sender")),
+            (b"From: a@x.org\r\nResent-From: a\r\n\r\n", FieldsError::Sender("Resent-From")),
+            (b"From: a@x.org\r\nDate: 1\r\ndate: 2\r\n\r\n", FieldsError::Twice("Date")),
+        ] {
+            assert_eq!(Fields::read(message).unwrap_err(), error, "{}", message.escape_ascii());
+        }
+        let several = b"From: a@x.org\r\nResent-From: b@y.org, c@z.org\r\nSender: d@y.org\r\n\r\n";
+        let senders = Fields::read(several).unwrap().other_senders;
+        let senders: Vec<_> = senders.iter().map(DomainName::as_str).collect();
+        assert_eq!(senders, ["y.org", "z.org", "y.org"]);
         let twice = b"From: a@x.org\r\nfrom : b@x.org\r\n\r\n";
         assert_eq!(Fields::read(twice).unwrap_err(), FieldsError::FromCount);
         assert_eq!(Fields::read(b"\r\nFrom: a@x.org\r\n").unwrap_err(), FieldsError::FromCount);

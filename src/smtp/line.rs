@@ -83,28 +83,30 @@ impl Default for MessageDecoder {
 impl MessageDecoder {
     /// Reads further bytes; what belongs to the message is added to `message`.
     pub fn read(&mut self, bytes: &[u8], message: &mut Vec<u8>) -> Result<Decoded, LineFault> {
-        let mut at = 0;
-        while let Some(&byte) = bytes.get(at) {
+        let mut rest = bytes;
+        while let Some((&byte, after)) = rest.split_first() {
             match self.state {
                 State::LineStart => {
                     self.line_octets = 0;
                     self.state = State::Text;
                     if byte == b'.' {
                         self.state = State::Dot;
-                        at += 1;
+                        rest = after;
                     }
                 }
                 State::Dot if byte == b'\r' => {
                     self.state = State::DotCr;
-                    at += 1;
+                    rest = after;
                 }
                 State::Dot => self.state = State::Text,
-                State::DotCr if byte == b'\n' => return Ok(Decoded::End { used: at + 1 }),
-                State::Text => at += self.text(&bytes[at..], message)?,
+                State::DotCr if byte == b'\n' => {
+                    return Ok(Decoded::End { used: bytes.len() - after.len() });
+                }
+                State::Text => rest = &rest[self.text(rest, message)?..],
                 State::Cr if byte == b'\n' => {
                     message.extend_from_slice(b"\r\n");
                     self.state = State::LineStart;
-                    at += 1;
+                    rest = after;
                 }
                 State::DotCr | State::Cr => return Err(LineFault::BareCr),
             }

@@ -127,5 +127,16 @@ mod tests {
         assert_eq!(Reply::GREETING.codes(), "220");
         assert_eq!(Reply::GO_ON.codes(), "334");
         assert!(reply.is_refusal() && !Reply::SEND_DATA.is_refusal());
+        assert_eq!(Reply::new("550 5.6.0", "a b").line(), "550 5.6.0 a b");
+    }
+
+    #[test]
+    fn an_error_is_the_clients_if_it_breaks_the_protocol_or_has_no_right() {
+        for reply in [Reply::UNKNOWN, Reply::SEQUENCE, Reply::BAD_KEY, Reply::PARAMETER] {
+            assert!(reply.is_clients_error(), "{reply:?}");
+        }
+        for reply in [Reply::OK, Reply::QUEUE_FULL, Reply::NOT_A_LINE, Reply::SUPPRESSED] {
+            assert!(!reply.is_clients_error(), "{reply:?}");
+        }
     }
 }

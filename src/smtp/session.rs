@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::server::TlsStream;
 
-use crate::smtp::command::{Command, CommandError, Mechanism};
-use crate::smtp::connection::{Connection, Failure, Skipped};
-use crate::smtp::reply::Reply;
-use crate::smtp::submission::{Announced, sender_forbidden, submit, unverified};
-use crate::smtp::{Security, Shared};
+use crate::command::{Command, CommandError, Mechanism};
+use crate::connection::{Connection, Failure, Skipped};
+use crate::reply::Reply;
+use crate::submission::{Announced, sender_forbidden, submit, unverified};
+use crate::{Security, Shared};
 use pillarbox_domain::admission::Facts as _;
 use pillarbox_domain::api_key::{ApiKey, ApiKeyHash};
 use pillarbox_domain::id::OrganisationId;

@@ -4,15 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-use crate::intake::Refusal;
-use crate::smtp::Shared;
-use crate::smtp::fields::Fields;
-use crate::smtp::reply::Reply;
+use crate::Shared;
+use crate::fields::Fields;
+use crate::reply::Reply;
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::mailbox::{Address, DomainName};
 use pillarbox_domain::organisation::Organisation;
 use pillarbox_domain::request::{FieldError, IdempotencyKey, SendRequest, Submission};
 use pillarbox_http::body::RequestBody;
+use pillarbox_intake::Refusal;
 use pillarbox_store::Accepted;
 
 /// Envelope of a message, from MAIL to DATA.

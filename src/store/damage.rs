@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use crate::error::{DamagedRow, RowError};
 use crate::limits::ALL_ORGANISATIONS;
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use pillarbox_domain::id::MessageId;
 
 /// Largest number of damaged rows that are remembered; the log has all of them.

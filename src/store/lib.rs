@@ -31,10 +31,12 @@ use suppression_filter::Suppressed;
 use timeline::Restarts;
 use usage::KnownUsage;
 
+#[cfg(feature = "failing-disk")]
+pub use crate::redb::MemoryDisk;
 pub use crate::redb::{
-    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, DATA_FORMAT, Existing, FILE_NAME, FileCopy,
-    FileId, FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery,
-    RestoreError, Restored, SaveError, Snapshot, Unclosed, create_directory,
+    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, Existing, FILE_NAME, FileCopy, FileId,
+    FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery, RestoreError,
+    Restored, SaveError, Snapshot, Unclosed, create_directory,
 };
 pub use api_keys::Client;
 pub use cluster::{
@@ -57,6 +59,7 @@ pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 pub use record::check::check_row;
 pub use sending_right::SendingRight;
 pub use store_id::StoreId;
+pub use tables::DATA_FORMAT;
 pub use transfer::{ImportError, Imported};
 
 /// Asks the engine of the store, and waits for its answer. The future of a server is large, so it
@@ -131,6 +134,7 @@ mod sending_right;
 mod store_id;
 mod suppression_filter;
 mod suppressions;
+mod tables;
 mod tag;
 mod timeline;
 mod transfer;

@@ -13,6 +13,7 @@ use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::Message;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::shared_limits::{Slot, Slots, TooMany};
+use pillarbox_runtime::sync::{spawn, spawn_blocking};
 
 /// Largest number of rows that one page checks. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
@@ -75,7 +76,7 @@ impl ReadSlot {
 
 /// Does work that takes the processor for long, on a thread that delays no request of others.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let working = tokio::task::spawn_blocking(work);
+    let working = spawn_blocking(work);
     working.await.expect("the work does not panic and is not aborted")
 }
 
@@ -85,7 +86,7 @@ pub(super) async fn list<P: Send + 'static, T: Send + 'static>(
     read: impl Future<Output = Result<(P, Option<ReadSlot>), StoreError>> + Send + 'static,
     then: impl FnOnce(P) -> T + Send + 'static,
 ) -> Result<T, ListError> {
-    let listing = tokio::spawn(async move {
+    let listing = spawn(async move {
         let (page, slot) = read.await?;
         let made = blocking(move || {
             let _slot = slot;

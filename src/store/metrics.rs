@@ -1,6 +1,5 @@
 //! Metrics of the store's own work since it was opened.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
@@ -8,7 +7,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::Purged;
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::organisation_counts::{Increment, OrganisationCounters};
 use pillarbox_domain::id::OrganisationId;
 

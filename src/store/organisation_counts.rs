@@ -1,7 +1,9 @@
 //! Counts of the outcomes of each organisation's messages since the start.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+
+use pillarbox_runtime::sync::{Mutex, MutexGuard};
 
 use pillarbox_domain::event::EventType;
 use pillarbox_domain::id::OrganisationId;

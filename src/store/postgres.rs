@@ -123,7 +123,7 @@ struct Shared {
     /// First schema that may work on the database; nodes of earlier ones are known not to.
     kept_off_before: AtomicI32,
     /// The database's state at the last check.
-    database: std::sync::Mutex<DatabaseStatus>,
+    database: crate::locks::Mutex<DatabaseStatus>,
 }
 
 impl PostgresStore {
@@ -166,7 +166,7 @@ impl PostgresStore {
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
             kept_off_before: AtomicI32::new(0),
-            database: std::sync::Mutex::new(database),
+            database: crate::locks::Mutex::new(database),
         });
         shared.memory.restarts.note(now, kept.clone());
         shared.load(&connection).await?;

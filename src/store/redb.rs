@@ -3,18 +3,18 @@
 //! No redb type or closure leaves this module. Each file of this folder has one subject: its part
 //! of [`RedbStore`], and the rows and tables behind that.
 
+use pillarbox_runtime::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use redb::ReadTransaction;
 
 use crate::StoreId;
 use crate::damage::Damage;
 use crate::directory::OrganisationIndex;
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
@@ -32,11 +32,12 @@ pub use backup::{Chunk, CopyError, FileCopy, NotAChunk, SaveError, Snapshot};
 pub use data_directory::create_directory;
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use error::OpenError;
+#[cfg(feature = "failing-disk")]
+pub use failing_disk::MemoryDisk;
 pub use open::FileOrigin;
 pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
 pub(super) use startup_recovery::Pending;
 pub use startup_recovery::Recovery;
-pub use tables::FORMAT_VERSION as DATA_FORMAT;
 pub use temp_files::Existing;
 
 /// Hands locks of parts of a storage on to the one below, each by the method that is named for it.

@@ -21,48 +21,7 @@ use pillarbox_domain::message::Message;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::worded;
 
-worded! {
-    /// Table of rows. The order of keys, as bytes, is the same on every engine. Its word is its
-    /// name in operators' reports of damaged rows.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub(super) enum Table {
-        /// By number.
-        Organisations = "organisations",
-        /// By number.
-        ApiKeys = "api_keys",
-        /// By organisation and name.
-        Domains = "domains",
-        /// Endpoints by number.
-        Webhooks = "webhooks",
-        /// By endpoint.
-        WebhookCursors = "webhook_cursors",
-        /// Deliveries that wait for an attempt, by endpoint, time of the attempt and position.
-        WaitingDeliveries = "webhook_waiting",
-        /// Deliveries that failed, by endpoint and position.
-        FailedDeliveries = "webhook_failed",
-        /// By organisation and address.
-        Suppressions = "suppressions",
-        /// [Timed](timed) rows by the digest of the document.
-        DeadLetters = "dead_letters",
-        /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and
-        /// digest.
-        UnmatchedEvents = "unmatched_events",
-        /// By hour and organisation.
-        History = "history",
-        /// By message.
-        Messages = "messages",
-        /// By message and the key of the event.
-        Events = "events",
-        /// By message and the number of the step.
-        Timeline = "timeline",
-        /// By message.
-        OverturnedFailures = "overturned_failures",
-        /// By organisation and position.
-        Feed = "feed",
-        /// By the subject of the alert.
-        Alerts = "alerts",
-    }
-}
+pub(super) use crate::tables::Table;
 
 worded! {
     /// Number that exists once in the store. Its word is its key in a data file.

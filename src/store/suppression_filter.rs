@@ -1,13 +1,12 @@
 //! Filter of suppressions in memory: for almost every address that is not suppressed, it knows
 //! that.
 
+use pillarbox_runtime::sync::atomic::{AtomicU64, Ordering};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::tag::{spread, tag_of};
 
 /// Suppressed addresses that are known in memory, and a count of the additions.

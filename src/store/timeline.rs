@@ -5,9 +5,8 @@
 //! an end the last.
 
 use std::collections::BTreeSet;
-use std::sync::RwLock;
 
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::record::timeline::{decode_step, encode_step};
 use crate::rows::{InTable, Key, KeyRange, KeyedRow, Rows, Stop, Table};
 use crate::{Store, StoreError};

@@ -4,11 +4,9 @@
 //! A transaction refuses messages that would exceed a limit. The usage known in memory refuses them
 //! before, so that nothing is encoded and the writer is not used.
 
-use std::sync::Mutex;
-
 use rustc_hash::FxHashMap;
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::{Engine, Store, StoreError};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;

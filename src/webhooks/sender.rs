@@ -13,7 +13,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Request, Response, Url};
 use tokio::task_local;
 use tokio::time::timeout;
 
-use crate::webhooks::signature::signatures;
+use crate::signature::signatures;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{AttemptFailure, SigningSecret, WebhookFormat, WebhookUrl};

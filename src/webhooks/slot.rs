@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use crate::records::views::FeedEventView;
-use crate::records::views::resend::ResendEventView;
-use crate::webhooks::memory::{Beside, DeliveryMemory, Room};
-use crate::webhooks::sender::{Attempt, Delivery};
+use crate::memory::{Beside, DeliveryMemory, Room};
+use crate::sender::{Attempt, Delivery};
 use pillarbox_domain::feed::{FeedEntry, FeedPosition};
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookFormat};
+use pillarbox_records::views::FeedEventView;
+use pillarbox_records::views::resend::ResendEventView;
 
 /// An event ahead of the cursor.
 pub(super) struct Slot {

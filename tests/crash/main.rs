@@ -14,10 +14,9 @@ mod journals;
 mod kit;
 mod ledger;
 mod limits;
+#[path = "../power/lossy_disk.rs"]
 mod lossy_disk;
 mod old;
-#[cfg(feature = "interop")]
-mod power;
 mod site;
 mod torture;
 mod versions;

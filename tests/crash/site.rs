@@ -59,7 +59,7 @@ pub(crate) fn spawn_under(manager: &Manager, site: &Site) -> Process {
 }
 
 fn spawn_by(mut command: Command) -> Process {
-    command.env("RUST_LOG", "warn,pillarbox::service=info");
+    command.env("RUST_LOG", "warn,pillarbox_service=info");
     Process::spawn(command)
 }
 

@@ -19,6 +19,8 @@ use crate::old;
 use crate::site::{faulty_site, run, spawn, spawn_under};
 use copies::{AS_LONG, Copies, strays};
 
+// By its path, because `tests/power` includes this file, too.
+#[path = "torture/copies.rs"]
 mod copies;
 
 /// Number of times that the first creation of the data file is cut short.
@@ -46,14 +48,11 @@ pub(crate) enum Keeper {
 
 /// End of a life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(dead_code, reason = "`tests/crash` has the kills, `tests/power` the cuts")]
 pub(crate) enum End {
     /// The process is killed. The kernel keeps what it wrote.
     Kill,
     /// The power fails: what was not synced may be lost. The disk ignores these syncs.
-    #[cfg_attr(
-        not(feature = "interop"),
-        expect(dead_code, reason = "only the tests of power cuts need it, and they need FUSE")
-    )]
     PowerCut { ignored: &'static str },
 }
 

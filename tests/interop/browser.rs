@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pillarbox::service::{Inherited, Service};
 use pillarbox_runtime::clock::Clock;
+use pillarbox_service::{Inherited, Service};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_simulator::Options;
 use secrecy::{ExposeSecret as _, SecretString};

@@ -197,7 +197,7 @@ async fn python_reads_every_address_and_header_that_was_posted() {
     let (provider, got) = start_provider().await;
     let site = Site::with("", Options::default()).await;
     site.reconfigure(&site.simulator.endpoint(), &provider);
-    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox_service=info")]);
 
     let mut random = fastrand::Rng::with_seed(seed);
     let mut expected = Vec::new();
@@ -256,7 +256,7 @@ async fn botocore_takes_every_request_and_every_file_that_was_posted() {
                 [sending]\nmax_pending_bytes = 268435456";
     let site = Site::with(more, Options::default()).await;
     site.reconfigure(&site.simulator.endpoint(), &provider);
-    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox_service=info")]);
     let long = format!("{}.pdf", "\u{e9}".repeat(251));
     let id = "i".repeat(78);
     let odd = vec![

@@ -29,6 +29,7 @@ mod charsets;
 mod cluster;
 mod cluster_import;
 mod dashboard;
+mod disk;
 mod engine;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
@@ -36,6 +37,7 @@ mod kit;
 mod limits;
 mod load_balancer;
 mod mail;
+mod memory_limit;
 mod metrics;
 mod nodes;
 mod openapi;
@@ -47,6 +49,7 @@ mod resend;
 mod restored;
 mod setup;
 mod smtp;
+mod socket_activation;
 mod webhooks;
 
 /// A program from outside that ends with the test.

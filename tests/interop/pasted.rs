@@ -171,7 +171,7 @@ const PAGES: [&str; 16] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 39] = [
+const NOT_RUN: [(&str, &str); 43] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
@@ -204,6 +204,10 @@ const NOT_RUN: [(&str, &str); 39] = [
     ("SYSTEMD_PREVIOUS=", "it is a test itself"),
     ("cargo test", "it is a test itself"),
     ("CUTS=", "it is a test itself"),
+    ("SCHEDULES=", "it is a test itself"),
+    ("tests/schedules/faults.py", "it is a test itself"),
+    ("tests/mutants.sh ", "it is a test itself"),
+    ("SHARD=", "it is a test itself"),
     ("cargo build -p pillarbox-lossy-disk", "the gate builds it for the test of the next line"),
     ("tests/with-postgres.sh ", "it is a test itself"),
     ("POSTGRES_CLOCK=", "it is a test itself"),

@@ -11,22 +11,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pillarbox::admin::client::{CallError, Client, ConnectError};
-use pillarbox::admin::domain::Verification;
-use pillarbox::admin::live::{Cancelling, LiveView, Looking};
-use pillarbox::admin::message::QueuedMessages;
-use pillarbox::admin::snapshot::Snapshot;
-use pillarbox::admin::socket::{BindError, Socket};
-use pillarbox::admin::suppression::{Scope, SuppressionChanges, SuppressionOutcome};
-use pillarbox::admin::{
+use pillarbox_admin::client::{CallError, Client, ConnectError};
+use pillarbox_admin::domain::Verification;
+use pillarbox_admin::live::{Cancelling, LiveView, Looking};
+use pillarbox_admin::message::QueuedMessages;
+use pillarbox_admin::snapshot::Snapshot;
+use pillarbox_admin::socket::{BindError, Socket};
+use pillarbox_admin::suppression::{Scope, SuppressionChanges, SuppressionOutcome};
+use pillarbox_admin::{
     Admin, Call, DomainAdd, DomainCheck, DomainRemove, KeyAdd, KeyRevoke, MessageCancel,
     OrganisationAdd, OrganisationRemove, SuppressionAdd, SuppressionRemove,
 };
-use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
-use pillarbox::dispatch::quota::AccountCheck;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
-use pillarbox::queue::{Live, Pending, Selection};
+use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox_dispatch::quota::AccountCheck;
+use pillarbox_dispatch::token_bucket::Rate;
+use pillarbox_dispatch::{Cancelled, RecentCalls, SendingStatus};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::event::{BounceType, Event, EventDetail};
 use pillarbox_domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
@@ -35,6 +34,7 @@ use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation::{DomainState, Finding};
 use pillarbox_domain::request::Draft;
 use pillarbox_http::drain::Drain;
+use pillarbox_queue::{Live, Pending, Selection};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_simulator::{Options, Simulator};
 use pillarbox_store::{Reference, Report, Store};

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pillarbox::config::{Alerts, Config};
-use pillarbox::service::{Inherited, Service};
+use pillarbox_config::{Alerts, Config};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::DomainState;
 use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
 use pillarbox_runtime::clock::Clock;
+use pillarbox_service::{Inherited, Service};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_simulator::{Options, Simulator};
 use pillarbox_store::{DeadLetter, NewApiKey};

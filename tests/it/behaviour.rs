@@ -16,8 +16,6 @@ mod data_file;
 mod destinations;
 mod dev;
 mod dev_store;
-#[cfg(feature = "interop")]
-mod disk;
 mod edges;
 mod events;
 mod expiry;

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use pillarbox_domain::id::OrganisationId;
-use pillarbox_http::body::BodyReader;
+use pillarbox_http::body::{BodyReader, ResponseBody};
 use pillarbox_http::drain::Drain;
 use pillarbox_http::limits::{Limits, Linger};
 use pillarbox_http::rejection::Rejection;
@@ -35,14 +35,18 @@ struct Echo {
 }
 
 impl Handler for Echo {
-    type Body = Full<Bytes>;
-
     async fn handle(
         &self,
         request: Request<Incoming>,
         id: RequestId,
         _: &Connection,
-    ) -> Response<Full<Bytes>> {
+    ) -> Response<ResponseBody> {
+        self.echo(request, id).await.map(Into::into)
+    }
+}
+
+impl Echo {
+    async fn echo(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         match head.uri.path() {
             "/panic" => panic!("as asked"),

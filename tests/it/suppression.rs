@@ -5,10 +5,10 @@ use std::io::{BufRead as _, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pillarbox::admin::suppression::{
+use pillarbox_admin::suppression::{
     ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionsImported,
 };
-use pillarbox::admin::{Admin, Call, SuppressionImport};
+use pillarbox_admin::{Admin, Call, SuppressionImport};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox_domain::time::Timestamp;

@@ -105,7 +105,7 @@ async fn endpoints_that_are_slow_dead_or_hostile_delay_no_other() {
     let good = Receiver::start(Reply::Status(200)).await;
     let id = add(&site, &good.url);
     add_events(&site, EVENTS).await;
-    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox_service=info")]);
     good.wait_for(EVENTS).await;
     let time = best(&site, &good, &id).await;
     #[expect(clippy::cast_precision_loss, reason = "for display")]
@@ -184,7 +184,7 @@ async fn silent_endpoints_hold_their_organisations_part_of_the_memory_and_delay_
 
 /// The most memory that a new process has resident within some seconds after it has done something.
 async fn resident(site: &Site, done: impl AsyncFnOnce()) -> usize {
-    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox_service=info")]);
     done().await;
     let end = Instant::now() + Duration::from_secs(3);
     let mut most = 0;

@@ -18,6 +18,7 @@ mod process;
 mod proxy;
 mod receiver;
 mod server;
+mod shown;
 mod site;
 mod smtp;
 
@@ -33,6 +34,7 @@ pub(crate) use process::{Finished, Process, pillarbox};
 pub(crate) use proxy::Proxy;
 pub(crate) use receiver::{Received, Receiver, Reply};
 pub(crate) use server::{Server, answer, message, message_with, refusal};
+pub(crate) use shown::{look, metric, status};
 pub(crate) use site::{AWS_ACCESS_KEY, AWS_SECRET, Site};
 pub(crate) use smtp::{SmtpClient, accepted_id, auth_plain, codes};
 

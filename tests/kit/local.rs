@@ -7,8 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use pillarbox::config::{Config, TrackingOverride};
-use pillarbox::service::{Inherited, Service};
+use pillarbox_config::{Config, TrackingOverride};
 use pillarbox_domain::admission::admit;
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -18,6 +17,7 @@ use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::proxy::ProxyRule;
+use pillarbox_service::{Inherited, Service};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_ses::{SesClient, SesOptions};
 use pillarbox_simulator::{Options, Simulator};

@@ -159,7 +159,6 @@ impl Process {
     }
 
     /// A path of the process's own file systems, as others reach it.
-    #[cfg(feature = "interop")]
     pub(crate) fn seen_from_outside(&self, path: &std::path::Path) -> std::path::PathBuf {
         let root = std::path::PathBuf::from(format!("/proc/{}/root", self.id()));
         root.join(path.strip_prefix("/").unwrap())

@@ -273,7 +273,6 @@ impl Site {
 
     /// The command line of the service with its data on a file system of this size, which it alone
     /// sees.
-    #[cfg(feature = "interop")]
     pub(crate) fn service_on_small_disk(&self, size: &str) -> Command {
         let (data, copy) = (self.data_dir(), self.directory.path().join("pillarbox.redb"));
         std::fs::copy(data.join("pillarbox.redb"), &copy).unwrap();
@@ -286,7 +285,6 @@ impl Site {
 
     /// The same with all that its data directory holds now, after a script such as `: > file &&` that
     /// runs in the data directory.
-    #[cfg(feature = "interop")]
     pub(crate) fn service_on_small_disk_after(&self, size: &str, script: &str) -> Command {
         let (data, copy) = (self.data_dir(), self.directory.path().join("copy"));
         let (data, copy) = (data.display(), copy.display());
@@ -297,14 +295,12 @@ impl Site {
     }
 
     /// The command line of the service in a group with this memory limit, as far as it can see.
-    #[cfg(feature = "interop")]
     pub(crate) fn service_with_memory_limit(&self, bytes: u64) -> Command {
         self.service_apart(&format!(
             "mount -t tmpfs tmpfs /sys/fs/cgroup && echo {bytes} > /sys/fs/cgroup/memory.max && {EXEC}"
         ))
     }
 
-    #[cfg(feature = "interop")]
     fn service_apart(&self, script: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_pillarbox");
         self.service_in("unshare", &["--map-root-user", "--mount", "sh", "-c", script, binary])

@@ -29,7 +29,7 @@ impl Running {
         let site = kit::Site::with(more, Options::default()).await;
         let limit = files.map_or_else(String::new, |files| format!("ulimit -n {files} &&"));
         let mut command = site.service_after(&limit);
-        command.env("RUST_LOG", "warn,pillarbox::service=info");
+        command.env("RUST_LOG", "warn,pillarbox_service=info");
         let process = Process::spawn(command);
         let address = process.listening().parse().unwrap();
         Self { site, process, address, history: None }

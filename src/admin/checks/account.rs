@@ -1,9 +1,9 @@
 //! The SES account and its sender domains: whether they may send, to whom, and how much.
 
-use crate::admin::checks::{Examiner, Finding, unanswered};
-use crate::maintenance::domain_verification::finding;
+use crate::checks::{Examiner, Finding, unanswered};
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::{self, DomainState};
+use pillarbox_maintenance::domain_verification::finding;
 use pillarbox_ses::account::{Access, Account, EnforcementStatus, Engagement, Sending};
 use pillarbox_ses::identity::{Identity, SetupStatus};
 

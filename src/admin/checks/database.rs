@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::admin::checks::Finding;
+use crate::checks::Finding;
 use pillarbox_store::{
     CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
 };
@@ -13,7 +13,7 @@ const CLOCK_WARNING: Duration = Duration::from_secs(1);
 const BEHIND: i64 = 1_000_000;
 
 /// Findings about a database and the nodes on it. Without a running service no nodes are known.
-pub(crate) fn findings(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<Finding> {
+pub fn findings(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<Finding> {
     let mut findings = vec![server(database), standby(database), clock(database)];
     findings.extend(disk(database));
     findings.extend(connections(database, nodes.len()));
@@ -182,7 +182,7 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::checks::Verdict;
+    use crate::checks::Verdict;
     use pillarbox_domain::time::Timestamp;
     use pillarbox_store::NodeLoad;
 

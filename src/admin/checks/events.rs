@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::admin::checks::{Examiner, Finding, unanswered};
-use crate::config::TrackingOverride;
+use crate::checks::{Examiner, Finding, unanswered};
+use pillarbox_config::TrackingOverride;
 use pillarbox_ses::account::Engagement;
 use pillarbox_ses::configuration_set::{EventDestination, SetOptions};
 use pillarbox_ses::error::CallError;

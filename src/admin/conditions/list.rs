@@ -3,24 +3,24 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::admin::conditions::{
+use crate::conditions::{
     Alerts, BOUNCES, COMPLAINTS, Definition, ENDS_SOON, FEW, Finder, LATELY, MAX_WEBHOOKS_TOLD,
     NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, Readiness, Rule, SLOW_COMMIT_ONE_IN, Severity,
     THROTTLED_ONE_IN, UNREACHABLE, several,
 };
-use crate::admin::snapshot::{NamedCounts, Snapshot, StoreHealth, ratio};
-use crate::alerts::FoundBy;
-use crate::dispatch::PausedByOperator;
-use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
-use crate::dispatch::recent_calls;
-use crate::queue::Fill;
+use crate::snapshot::{NamedCounts, Snapshot, StoreHealth, ratio};
+use pillarbox_alerts::FoundBy;
+use pillarbox_dispatch::PausedByOperator;
+use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox_dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
+use pillarbox_dispatch::recent_calls;
 use pillarbox_domain::attempt::TrackingOverride;
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::webhook::{PausedBy, WebhookState};
 use pillarbox_http::tls::CertificateFault;
+use pillarbox_queue::Fill;
 use pillarbox_runtime::error_chain::without_full_stop;
 use pillarbox_store::{CLOCKS_DIFFER, NodeState, SeenFrom, Standby};
 

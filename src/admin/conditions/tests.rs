@@ -1,12 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::admin::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
-use crate::alerts::AlertsStatus;
-use crate::dispatch::circuit_breaker::{BreakerState, Cause};
-use crate::dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
-use crate::dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls};
-use crate::webhooks::EndpointStatus;
+use crate::snapshot::{CertificateState, NamedCounts, StoreHealth, Totals};
+use pillarbox_alerts::AlertsStatus;
+use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox_dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
+use pillarbox_dispatch::{DailyQuota, PausedByOperator, PausedMessages, RecentCalls};
 use pillarbox_domain::feed::FeedTypes;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::limits::RECORD_RETENTION;
@@ -22,6 +21,7 @@ use pillarbox_store::{
     CLOCKS_DIFFER, DatabaseStatus, EventBacklog, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom,
     Standby,
 };
+use pillarbox_webhooks::EndpointStatus;
 
 use Readiness::NotReady;
 use Severity::{Critical, Notice, Warning};

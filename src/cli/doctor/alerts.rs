@@ -1,11 +1,11 @@
 //! The receiver of alerts: it gets a test post, from the running service if there is one.
 
-use crate::admin::AlertsTest;
-use crate::admin::alerts::AlertsTested;
-use crate::admin::checks::Finding;
-use crate::admin::client::Client;
-use crate::alerts;
-use crate::config::Alerts;
+use pillarbox_admin::AlertsTest;
+use pillarbox_admin::alerts::AlertsTested;
+use pillarbox_admin::checks::Finding;
+use pillarbox_admin::client::Client;
+use pillarbox_alerts as alerts;
+use pillarbox_config::Alerts;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::proxy::ProxyRule;
 

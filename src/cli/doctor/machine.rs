@@ -5,16 +5,16 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::admin::checks::Finding;
-use crate::admin::checks::database::findings;
-use crate::admin::domain::Domain;
-use crate::admin::{Admin, Call, DomainList, Status};
-use crate::cli::doctor::socket::damaged;
-use crate::cli::error::CliError;
-use crate::config::{Config, StoreConfig};
-use crate::service;
+use crate::doctor::socket::damaged;
+use crate::error::CliError;
+use pillarbox_admin::checks::Finding;
+use pillarbox_admin::checks::database::findings;
+use pillarbox_admin::domain::Domain;
+use pillarbox_admin::{Admin, Call, DomainList, Status};
+use pillarbox_config::{Config, StoreConfig};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::error_chain::error_chain;
+use pillarbox_service as service;
 use pillarbox_store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
 const DIRECTORY: &str = "data directory";

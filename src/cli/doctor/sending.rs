@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::admin::checks::Finding;
-use crate::admin::client::{CallError, Client};
-use crate::admin::message::MessageShown;
-use crate::admin::test_send::{MessageForm, TestSent};
-use crate::admin::{MessageShow, TestSend};
-use crate::cli::doctor::Report;
-use crate::cli::error::CliError;
+use crate::doctor::Report;
+use crate::error::CliError;
+use pillarbox_admin::checks::Finding;
+use pillarbox_admin::client::{CallError, Client};
+use pillarbox_admin::message::MessageShown;
+use pillarbox_admin::test_send::{MessageForm, TestSent};
+use pillarbox_admin::{MessageShow, TestSend};
 
 const ABOUT: &str = "sending";
 const DELIVERY: &str = "delivery event";

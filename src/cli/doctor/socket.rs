@@ -9,19 +9,19 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::admin::Status;
-use crate::admin::bodies::Bodies;
-use crate::admin::checks::Finding;
-use crate::admin::client::{Client, ConnectError};
-use crate::admin::conditions::Condition;
-use crate::admin::snapshot::StoreHealth;
-use crate::admin::status::{
+use pillarbox_admin::Status;
+use pillarbox_admin::bodies::Bodies;
+use pillarbox_admin::checks::Finding;
+use pillarbox_admin::client::{Client, ConnectError};
+use pillarbox_admin::conditions::Condition;
+use pillarbox_admin::snapshot::StoreHealth;
+use pillarbox_admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
     SocketOpener,
 };
-use crate::config::{self, Config};
-use crate::operator::key::reached;
+use pillarbox_config::{self as config, Config};
 use pillarbox_domain::time::Timestamp;
+use pillarbox_operator::key::reached;
 use pillarbox_runtime::clock::Clock;
 
 const SERVICE: &str = "service";

@@ -5,9 +5,9 @@
 
 use csv::{ByteRecord, StringRecord};
 
-use crate::admin::UNREADABLE;
-use crate::admin::suppression::{ImportRow, Scope, Suppression};
-use crate::cli::suppression::values::{Said, said, time};
+use crate::suppression::values::{Said, said, time};
+use pillarbox_admin::UNREADABLE;
+use pillarbox_admin::suppression::{ImportRow, Scope, Suppression};
 use pillarbox_domain::suppression::{SuppressedAddress, SuppressionReason};
 use pillarbox_domain::time::Timestamp;
 

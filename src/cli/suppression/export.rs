@@ -9,17 +9,17 @@ use clap::Args;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::admin::{REMOVED_MARK, SuppressionList};
-use crate::cli::connect::{Format, Session};
-use crate::cli::destination::Destination;
-use crate::cli::error::CliError;
-use crate::cli::output::Progress;
-use crate::cli::suppression::STANDARD;
-use crate::cli::suppression::csv::{HEAD, cells};
+use crate::connect::{Format, Session};
+use crate::destination::Destination;
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::suppression::STANDARD;
+use crate::suppression::csv::{HEAD, cells};
+use pillarbox_admin::{REMOVED_MARK, SuppressionList};
 use pillarbox_store::{CopyError, Existing};
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Export {
+pub(crate) struct Export {
     #[command(flatten)]
     filter: SuppressionList,
     /// CSV file; - for standard output. The file appears only when it is complete.
@@ -37,7 +37,7 @@ struct Exported {
     left_out: u64,
 }
 
-pub(in crate::cli) async fn export(session: &Session, given: Export) -> Result<String, CliError> {
+pub(crate) async fn export(session: &Session, given: Export) -> Result<String, CliError> {
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let existing = if given.force { Existing::Replace } else { Existing::Keep };
     let destination = if given.file == Path::new(STANDARD) {

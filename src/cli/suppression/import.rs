@@ -12,15 +12,15 @@ use csv::ByteRecord;
 use rustix::fs::MemfdFlags;
 use serde::Serialize;
 
-use crate::admin::client::CallError;
-use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
-use crate::admin::{SuppressionImport, SuppressionList};
-use crate::cli::connect::{Format, Session};
-use crate::cli::error::CliError;
-use crate::cli::output::{Progress, escaped};
-use crate::cli::suppression::STANDARD;
-use crate::cli::suppression::csv::{Columns, Layout};
-use crate::cli::suppression::text::{NoList, Text};
+use crate::connect::{Format, Session};
+use crate::error::CliError;
+use crate::output::{Progress, escaped};
+use crate::suppression::STANDARD;
+use crate::suppression::csv::{Columns, Layout};
+use crate::suppression::text::{NoList, Text};
+use pillarbox_admin::client::CallError;
+use pillarbox_admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
+use pillarbox_admin::{SuppressionImport, SuppressionList};
 use pillarbox_domain::suppression::SuppressionReason;
 
 /// Number of rows that are sorted before they are sent: rows that are neighbours in the store share
@@ -34,7 +34,7 @@ const MAX_SHOWN: u64 = 10;
 const MAX_CAUSES: usize = 20;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Import {
+pub(crate) struct Import {
     #[command(flatten)]
     scope: Option<Scope>,
     /// Import nothing if any row is refused.
@@ -67,7 +67,7 @@ struct RefusedLine {
 /// A row and the line of the file on which it begins.
 type Placed = (u64, ImportRow);
 
-pub(in crate::cli) async fn import(session: &Session, given: Import) -> Result<String, CliError> {
+pub(crate) async fn import(session: &Session, given: Import) -> Result<String, CliError> {
     if let Some(scope) = &given.scope {
         // An organisation that is not there is one fault, and not one of each row.
         session
@@ -396,7 +396,7 @@ mod tests {
             let rows = batch.into_iter().map(|(_, row)| row).collect();
             let call = SuppressionImport { rows, mode: ImportMode::Apply };
             let length = serde_json::to_vec(&call).unwrap().len();
-            assert!(length < crate::admin::MAX_CALL_BYTES, "{length}");
+            assert!(length < pillarbox_admin::MAX_CALL_BYTES, "{length}");
         }
     }
 }

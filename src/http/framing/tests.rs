@@ -3,6 +3,7 @@ use std::future::poll_fn;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
+use crate::connections::ClientConnections;
 
 const SECOND: Duration = Duration::from_secs(1);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -102,6 +103,30 @@ async fn a_head_has_its_time_from_its_first_byte() {
     assert!((silence + least..silence + most).contains(&taken), "{taken:?}");
     drop(guard);
     drip.await.unwrap();
+}
+
+/// Another client needs its place. One that is in the middle of a head has begun something, and stays.
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_ends_at_once_if_it_is_to_make_room() {
+    let all = ClientConnections::new(2, Vec::new());
+    for (sent, is_to_end) in [(&b""[..], true), (b"GET / HT", false)] {
+        let (mut client, server) = duplex(1_024);
+        let first = Arc::new(all.admit(None, Activity::Idle).unwrap());
+        let progress = Arc::new(Progress::new(Some(Arc::clone(&first)), None));
+        let mut guard = FramingGuard::new(server, &Limits::default(), Arc::clone(&progress));
+        client.write_all(sent).await.unwrap();
+        let started = Instant::now();
+        let reading = tokio::spawn(async move {
+            let mut out = Vec::new();
+            guard.read_to_end(&mut out).await.unwrap();
+            guard.end().unwrap().clone()
+        });
+        tokio::time::sleep(SECOND).await;
+        let _others = [(); 2].map(|()| all.admit(None, Activity::Idle));
+        let end = reading.await.unwrap();
+        assert_eq!(started.elapsed() < 2 * SECOND, is_to_end, "{end:?}");
+        assert_eq!(end == End::Idle, is_to_end, "{end:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

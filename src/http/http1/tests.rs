@@ -6,7 +6,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{copy, duplex, split};
+use tokio::io::{AsyncRead, AsyncWrite, copy, duplex, split};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
@@ -19,13 +19,15 @@ async fn answers(bytes: &[u8]) -> String {
     let (_drain, signal) = Drain::new();
     let handler =
         |_: Request<Incoming>, _: RequestId| async { Response::new(Full::from("handled")) };
-    let shared = Shared::new(handler, Limits::default(), signal, RequestIds::new().unwrap());
+    let ids = RequestIds::new().unwrap();
+    let shared = Shared::new(Box::new(handler), Limits::default(), signal, ids);
     let (mut client, server) = duplex(64 * 1024);
     client.write_all(bytes).await.unwrap();
     client.shutdown().await.unwrap();
     let mut read = Vec::new();
-    let both =
-        async { tokio::join!(serve(server, &shared, None, None), client.read_to_end(&mut read)) };
+    let both = async {
+        tokio::join!(serve(Box::new(server), &shared, None, None), client.read_to_end(&mut read))
+    };
     tokio::time::timeout(Duration::from_mins(10), both).await.expect("an end").1.unwrap();
     String::from_utf8(read).unwrap()
 }
@@ -129,11 +131,11 @@ async fn a_client_that_takes_less_than_a_record_in_a_writes_time_gets_everything
     let (_drain, signal) = Drain::new();
     let limits = Limits { head_timeout: Duration::from_hours(1), ..Limits::default() };
     let pause = limits.write_timeout * 2 / 3;
-    let shared = Shared::new(handler, limits, signal, RequestIds::new().unwrap());
+    let shared = Shared::new(Box::new(handler), limits, signal, RequestIds::new().unwrap());
     let (acceptor, connector) = handshakes();
     let (near, server) = duplex(DROP);
     let (client, far) = duplex(64 * 1024);
-    tokio::spawn(serve_secure(server, acceptor, Arc::new(shared), None));
+    tokio::spawn(serve_secure(Box::new(server), acceptor, Arc::new(shared), None));
     let ((from_server, mut to_server), (mut from_client, to_client)) = (split(near), split(far));
     tokio::spawn(drip(from_server, to_client, pause));
     tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 
-use crate::operator::captured_mail::CaughtFile;
+use crate::captured_mail::CaughtFile;
 
 const SCHEME: &str = "cid:";
 /// Image formats that can hold nothing else. A format that may have scripts in it, as SVG, stays a

@@ -1,7 +1,7 @@
 //! Order of acceptance, and the age of messages.
 
 use super::*;
-use crate::body_store::moments::suspension;
+use pillarbox_body_store::suspension;
 
 #[test]
 fn a_retry_whose_time_has_come_goes_before_what_was_accepted_later() {

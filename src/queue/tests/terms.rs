@@ -1,7 +1,7 @@
 //! Priorities and ends of messages in the queue.
 
 use super::*;
-use crate::body_store::moments::suspension;
+use pillarbox_body_store::suspension;
 use pillarbox_domain::message_terms::Priority::{High, Normal};
 use pillarbox_domain::message_terms::{MAX_EXPIRES_IN, MIN_EXPIRES_IN, Priority};
 

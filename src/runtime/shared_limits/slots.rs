@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Slots, of which each holder may take a fixed number at one time. Further callers of a holder
 /// wait for that holder's own slots, in order. If too many wait, the next is refused.

@@ -87,6 +87,34 @@ fn what_is_missing_is_what_has_to_be_released() {
     assert_eq!(Budget::<char>::new(10).missing('a', 30), 20);
 }
 
+#[test]
+fn bytes_that_are_kept_stay_in_use_until_they_are_resumed() {
+    let budget = Budget::new(100);
+    let reservation = budget.reserve('a', 30).unwrap();
+    assert_eq!(reservation.holder(), 'a');
+    assert_eq!(reservation.keep(), 30);
+    assert_eq!(budget.clone().in_use(), 30, "a clone is the same budget");
+    let resumed = budget.resume('a', 30);
+    assert_eq!((resumed.holder(), resumed.bytes()), ('a', 30));
+    drop(resumed);
+    assert_eq!((budget.in_use(), budget.released()), (0, 30));
+}
+
+#[test]
+fn bytes_in_use_already_are_reserved_though_they_are_too_many() {
+    let budget = Budget::new(100);
+    let first = budget.reserve('a', 60).unwrap();
+    let more = budget.reserve_always('a', 70);
+    assert_eq!((more.holder(), more.bytes(), budget.in_use()), ('a', 70, 130));
+    assert_eq!((budget.greatest_share(), budget.full_for()), (2.0, vec!['a']));
+    drop(more);
+    assert_eq!((budget.greatest_share(), budget.max()), (1.2, 100));
+    drop(first);
+    let half = budget.reserve('a', 20).unwrap();
+    assert_eq!((budget.greatest_share(), budget.full_for()), (0.4, vec![]));
+    drop(half);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_gets_it_as_soon_as_it_is_released() {
     const SOON: Duration = Duration::from_millis(100);

@@ -249,6 +249,7 @@ fn an_unverified_sender_is_the_domains_fault() {
         );
     }
     assert_eq!(kind(400, "MessageRejected", "Email address is not verified."), DomainFault);
+    assert_eq!(kind(400, "MessageRejected", check), DomainFault, "a list without a name");
     assert_eq!(kind(400, "MailFromDomainNotVerifiedException", ""), DomainFault);
 }
 

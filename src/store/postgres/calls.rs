@@ -4,13 +4,12 @@
 //! before its outcome is written, and not after it.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::StoreError;
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::session::Session;
 use crate::postgres::tables::integer;
 use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};

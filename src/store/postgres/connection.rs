@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -20,7 +20,7 @@ use tokio_postgres::{
     AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
 };
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::error::QueryError;
 use crate::postgres::silence::{Purpose, Silence};
 use crate::postgres::tls::Tls;

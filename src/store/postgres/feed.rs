@@ -1,14 +1,14 @@
 //! Event feed: the ends of all feeds, followed in memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::sleep;
 
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::{Session, Transaction};

@@ -6,8 +6,8 @@
 //! message is marked lost while it may still be sent.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,14 +16,14 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::cluster::read_clock;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::ConnectError;
 use crate::postgres::error::QueryError;
 use crate::postgres::outcomes::Job;
 use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
-use crate::postgres::schema::VERSION;
+use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
 use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
 use crate::record::decode_message;
@@ -386,7 +386,15 @@ async fn join_once(
     let row = connection
         .query_one(
             JOIN,
-            &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
+            &[
+                name,
+                &directory,
+                &place,
+                &version,
+                &schema::version(),
+                &started_at,
+                &least_dead_after,
+            ],
         )
         .await?;
     let id: i32 = row.get(0);

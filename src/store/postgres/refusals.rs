@@ -1,12 +1,11 @@
 //! Refusals of the server: the log has one line a minute for each kind, with their number.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::error::QueryError;
 
 /// Time between two lines of one kind.

@@ -2,7 +2,6 @@
 //! each node answers its own. No node needs a connection to another one.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -10,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::StoreError;
 use crate::cluster::{FIRST_WITH_REQUESTS, NodeAnswer, NodeRequest};
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::Transaction;

@@ -53,7 +53,7 @@ const END_PENDING: &str = "DELETE FROM pending WHERE id = ANY($1)";
 /// Taken as a position: later commits are behind it.
 const LAST_POSITION: &str = "UPDATE feed_counter SET last = last RETURNING last";
 /// Returns `$2` positions, none before the first one of the instant. Locked last: see
-/// `schema/1.sql`.
+/// `schema.sql`.
 const TAKE_POSITIONS: &str =
     "UPDATE feed_counter SET last = greatest(last + 1, $1) + $2 - 1 RETURNING last";
 const WRITE_FEED_ENDS: &str = "

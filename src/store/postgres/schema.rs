@@ -4,29 +4,12 @@ use crate::StoreOwner;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::{ConnectError, QueryError};
 
-/// Version of the schema that this pillarbox makes.
-pub(super) const VERSION: i32 = 12;
+/// Every version, as a step from the one before.
+const STEPS: &str = include_str!("schema.sql");
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
-/// Statements that bring a schema to the next version, from the first one on. Nodes of the version
-/// before continue to work meanwhile and after: a step only adds columns and tables, and new
-/// columns have defaults.
-const STEPS: [&str; 11] = [
-    include_str!("schema/2.sql"),
-    include_str!("schema/3.sql"),
-    include_str!("schema/4.sql"),
-    include_str!("schema/5.sql"),
-    include_str!("schema/6.sql"),
-    include_str!("schema/7.sql"),
-    include_str!("schema/8.sql"),
-    include_str!("schema/9.sql"),
-    include_str!("schema/10.sql"),
-    include_str!("schema/11.sql"),
-    include_str!("schema/12.sql"),
-];
 /// Number of the advisory lock that a node holds while it makes the schema.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
-const TABLES: &str = include_str!("schema/1.sql");
 const LOCK_CLUSTER: &str = "SET LOCAL lock_timeout = '5s'; SELECT FROM cluster FOR UPDATE";
 const UPGRADE: &str =
     "UPDATE cluster SET version = $1, oldest_reader = greatest(oldest_reader, $2)";
@@ -39,6 +22,16 @@ const IS_MARKED: &str = "SELECT made_by_dev FROM cluster";
 const MARK: &str = "UPDATE cluster SET made_by_dev = true";
 const BEGIN_CLUSTER: &str =
     "INSERT INTO cluster (version, oldest_reader, feed_id) VALUES ($1, $2, $3)";
+
+/// Returns the statements of each step.
+fn steps() -> impl Iterator<Item = &'static str> {
+    STEPS.split("\n--- Version ").skip(1).filter_map(|step| Some(step.split_once('\n')?.1))
+}
+
+/// Version of the schema that this pillarbox makes: the last step.
+pub(super) fn version() -> i32 {
+    i32::try_from(steps().count()).expect("a few steps")
+}
 
 /// Makes the tables if there are none, and checks that this version can work on them. Refuses those
 /// of another owner, and leaves them as they are.
@@ -60,7 +53,7 @@ pub(super) async fn prepare(
         return Err(refused);
     }
     let (version, oldest_reader) = versions(connection, owner).await?;
-    if oldest_reader > VERSION {
+    if oldest_reader > self::version() {
         return Err(ConnectError::Newer { version });
     }
     Ok(())
@@ -81,24 +74,25 @@ async fn found_owner(connection: &Connection) -> Result<Option<StoreOwner>, Quer
 async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i32), QueryError> {
     let is_new = !connection.query_one(EXISTS, &[]).await?.get::<_, bool>(0);
     if is_new {
-        connection.batch(TABLES).await?;
+        connection.batch(steps().next().expect("the first step")).await?;
         connection.batch("INSERT INTO feed_counter DEFAULT VALUES").await?;
         let feed_id = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
         connection.execute(BEGIN_CLUSTER, &[&1_i32, &1_i32, &feed_id]).await?;
     }
     let row = connection.query_one(VERSIONS, &[]).await?;
     let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
-    let done = usize::try_from(version - 1).unwrap_or(0);
-    if version < VERSION && !is_new {
+    let own = self::version();
+    let done = usize::try_from(version).unwrap_or(0);
+    if version < own && !is_new {
         // Nodes lock the tables in this order, too, and do not wait longer for a step than this.
         connection.batch(LOCK_CLUSTER).await?;
     }
-    for step in STEPS.iter().skip(done) {
+    for step in steps().skip(done) {
         connection.batch(step).await?;
     }
-    if version < VERSION {
-        connection.execute(UPGRADE, &[&VERSION, &OLDEST_READER]).await?;
-        tracing::info!(version = VERSION, "the tables have the version of this pillarbox now");
+    if version < own {
+        connection.execute(UPGRADE, &[&own, &OLDEST_READER]).await?;
+        tracing::info!(version = own, "the tables have the version of this pillarbox now");
     }
     if is_new && owner == StoreOwner::Dev {
         connection.batch(MARK).await?;

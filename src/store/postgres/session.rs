@@ -43,7 +43,7 @@ DELETE FROM session WHERE id IN (
 /// Sessions of this node that are in use. Rows of others are left behind by lost connections.
 #[derive(Default)]
 pub(super) struct Sessions {
-    used: std::sync::Mutex<HashSet<i64>>,
+    used: crate::locks::Mutex<HashSet<i64>>,
     /// Held for reading while one is opened: its row is there before its number is known.
     opening: RwLock<()>,
 }

@@ -4,12 +4,11 @@
 //! A connection may stop while the others work: its process on the server hangs, or the network
 //! drops its data. Nothing else notices that.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use pillarbox_domain::worded;
 
 /// Time for which operators see a connection by which no answer came.

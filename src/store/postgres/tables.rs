@@ -2,18 +2,18 @@
 //! write their rows.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use futures_util::future::join_all;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::{message_id, millis, number, timestamp, uuid_of};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, NewRow, Table, split_timed, timed};
+use crate::tables::with_tables;
 
 /// Column of a key. A key's bytes are its columns' one after the other; a text that another column
 /// follows ends with a NUL.
@@ -45,44 +45,24 @@ struct Layout {
     beside: Beside,
 }
 
-const fn layout(table: Table) -> Layout {
-    use Beside::{Nothing, Organisation, Position, Time};
-    use Column::{Bytes, Id, Large, Number, Text};
-    let (name, key, row, beside): (_, &[Column], _, _) = match table {
-        Table::Organisations => ("organisation", &[Number("id")], "organisation", Nothing),
-        Table::ApiKeys => ("api_key", &[Number("id")], "api_key", Organisation),
-        Table::Domains => ("domain", &[Number("organisation"), Text("name")], "domain", Nothing),
-        Table::Webhooks => ("webhook", &[Number("id")], "webhook", Organisation),
-        Table::WebhookCursors => ("webhook_cursor", &[Number("id")], "cursor", Nothing),
-        Table::WaitingDeliveries => (
-            "webhook_waiting",
-            &[Number("webhook"), Large("due"), Large("position")],
-            "delivery",
-            Nothing,
-        ),
-        Table::FailedDeliveries => {
-            ("webhook_failed", &[Number("webhook"), Large("position")], "delivery", Nothing)
+/// Declares [`layout`].
+macro_rules! declare_layouts {
+    (
+        $($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident
+            $($rows:ident ($server:literal [$($column:expr),+] $row_column:literal $beside:expr))?,)+
+    ) => {
+        const fn layout(table: Table) -> Layout {
+            use Beside::{Nothing, Organisation, Position, Time};
+            use Column::{Bytes, Id, Large, Number, Text};
+            let (name, key, row, beside): (_, &[Column], _, _) = match table {
+                $($(Table::$rows => ($server, &[$($column),+], $row_column, $beside),)?)+
+            };
+            Layout { name, key, row, beside }
         }
-        Table::Suppressions => {
-            ("suppression", &[Number("organisation"), Text("address")], "suppression", Position)
-        }
-        Table::DeadLetters => ("dead_letter", &[Bytes("key")], "letter", Time("received_at")),
-        Table::UnmatchedEvents => (
-            "unmatched_event",
-            &[Text("ses_message_id"), Bytes("digest")],
-            "event",
-            Time("received_at"),
-        ),
-        Table::History => ("history", &[Number("hour"), Number("organisation")], "counts", Nothing),
-        Table::Messages => ("message", &[Id("id")], "record", Organisation),
-        Table::Events => ("event", &[Id("message"), Bytes("key")], "event", Nothing),
-        Table::Timeline => ("timeline", &[Id("message"), Number("number")], "step", Nothing),
-        Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
-        Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
-        Table::Alerts => ("alert", &[Bytes("key")], "alert", Nothing),
     };
-    Layout { name, key, row, beside }
 }
+
+with_tables!(declare_layouts);
 
 impl Column {
     const fn name(self) -> &'static str {

@@ -10,14 +10,14 @@ use std::ops::Bound;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::locks::locked;
+use crate::locks::{Mutex, locked};
 use crate::redb::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.

@@ -5,9 +5,8 @@
 //! A publication shows the batches to snapshots, a checkpoint makes the data file itself durable.
 //! After a failure the files are opened again.
 
+use pillarbox_runtime::sync::atomic::{AtomicU64, Ordering};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock};
 
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -16,7 +15,7 @@ use redb::{
 
 use crate::StoreOwner;
 use crate::damage::Damage;
-use crate::locks::{locked, read_lock, write_lock};
+use crate::locks::{Mutex, RwLock, locked, read_lock, write_lock};
 use crate::redb::changes::{Changes, LaterChanges};
 use crate::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::redb::data_file::DataFile;
@@ -32,7 +31,13 @@ use pillarbox_domain::id::MessageId;
 
 /// Largest number of changes that wait until their tables get them. It is small in tests, so that
 /// they meet both cases.
-const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
+const LATER_CHANGES: usize = if cfg!(schedules) {
+    6
+} else if cfg!(test) {
+    40
+} else {
+    250
+};
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
 pub(super) struct SharedDatabase {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
+use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
 use crate::redb::journal::JournalFile;
@@ -16,7 +17,7 @@ use crate::redb::open::{Opener, initialize, open_with};
 use crate::redb::overlay::Overlay;
 use crate::redb::startup_recovery::Pending;
 use crate::redb::{CACHE_BYTES, RedbStore};
-use crate::{Engine, Store};
+use crate::{Engine, OpenError, Store};
 
 #[derive(Debug, Clone)]
 struct MemoryFile {
@@ -27,6 +28,14 @@ struct MemoryFile {
 impl MemoryFile {
     fn new(fails: &Arc<AtomicBool>) -> Self {
         Self { bytes: Arc::new(InMemoryBackend::new()), fails: Arc::clone(fails) }
+    }
+
+    fn copy_to(&self, other: &Self) -> io::Result<()> {
+        let length = self.bytes.len()?;
+        let mut bytes = vec![0; usize::try_from(length).expect("it is in memory")];
+        self.bytes.read(0, &mut bytes)?;
+        other.bytes.set_len(length)?;
+        other.bytes.write(0, &bytes)
     }
 
     fn check(&self) -> io::Result<()> {
@@ -61,23 +70,73 @@ impl StorageBackend for MemoryFile {
     }
 }
 
+/// A disk in memory, with a data file and its journal.
+#[derive(Debug, Clone)]
+pub struct MemoryDisk {
+    data: MemoryFile,
+    journal: MemoryFile,
+    fails: Arc<AtomicBool>,
+}
+
+impl MemoryDisk {
+    /// A disk with a new data file.
+    pub fn new() -> Self {
+        let disk = Self::empty();
+        let database = Database::builder().create_with_backend(disk.data.clone());
+        initialize(&database.expect("memory takes a database")).expect("memory takes tables");
+        disk
+    }
+
+    fn empty() -> Self {
+        let fails = Arc::new(AtomicBool::new(false));
+        Self { data: MemoryFile::new(&fails), journal: MemoryFile::new(&fails), fails }
+    }
+
+    /// Makes writes fail.
+    pub fn fail(&self) {
+        self.fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets writes succeed again.
+    pub fn work(&self) {
+        self.fails.store(false, Ordering::SeqCst);
+    }
+
+    /// Copies the files as they are now, as a process finds them if this one ends here.
+    pub fn copy(&self) -> io::Result<Self> {
+        let copy = Self::empty();
+        self.data.copy_to(&copy.data)?;
+        self.journal.copy_to(&copy.journal)?;
+        Ok(copy)
+    }
+}
+
+impl Default for MemoryDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Store {
     /// A store on a disk in memory, with a function that makes its writes fail and one that lets
     /// them succeed again.
     pub fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
-        let fails = Arc::new(AtomicBool::new(false));
-        let (data, journal) = (MemoryFile::new(&fails), MemoryFile::new(&fails));
-        let database = Database::builder().create_with_backend(data.clone());
-        initialize(&database.expect("memory takes a database")).expect("memory takes tables");
+        let disk = MemoryDisk::new();
+        let store = Self::on_disk(&disk, BTreeSet::new(), now).expect("a new database opens");
+        let working = disk.clone();
+        (store, move || disk.fail(), move || working.work())
+    }
+
+    /// Opens the store on a disk in memory. The messages with these bodies stay pending.
+    pub fn on_disk(
+        disk: &MemoryDisk,
+        bodies: BTreeSet<MessageId>,
+        now: Timestamp,
+    ) -> Result<Self, OpenError> {
+        let MemoryDisk { data, journal, .. } = disk.clone();
         let opener = Opener::backend(CACHE_BYTES, move || data.clone(), move || journal.clone());
-        let started = RedbStore::start_by(opener, Pending::Recover, None, |_| BTreeSet::new(), now);
-        let (redb, _) = started.expect("a new database opens");
-        let working = Arc::clone(&fails);
-        (
-            Self { engine: Engine::Redb(redb) },
-            move || fails.store(true, Ordering::SeqCst),
-            move || working.store(false, Ordering::SeqCst),
-        )
+        let (redb, _) = RedbStore::start_by(opener, Pending::Recover, None, |_| bodies, now)?;
+        Ok(Self { engine: Engine::Redb(redb) })
     }
 }
 

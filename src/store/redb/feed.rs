@@ -3,15 +3,14 @@
 //!
 //! The writer assigns the positions, so their order is that of the commits.
 
+use pillarbox_runtime::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::watch;
 
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::record::{FeedRow, ReportedChange, encode_feed};
 use crate::redb::RedbStore;
 use crate::redb::error::ReadError;

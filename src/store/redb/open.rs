@@ -14,11 +14,10 @@ use crate::redb::data_file::{DataFile, FileId};
 use crate::redb::error::{OpenError, ReadError};
 use crate::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::redb::overlay::Overlay;
-use crate::redb::tables::{
-    self, FORMAT_KEY, FORMAT_VERSION, META, begin_write, write, write_tables,
-};
+use crate::redb::tables::{self, FORMAT_KEY, META, begin_write, write, write_tables};
 use crate::redb::temp_files::{self, Existing};
 use crate::redb::{JOURNAL_NAME, migration, owner};
+use crate::tables::DATA_FORMAT;
 
 /// A new epoch, which only this process has.
 pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
@@ -106,7 +105,7 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
         tables::replay(&transaction, record).map_err(OpenError::from)
     })?;
     keep_checkpoint(&transaction, journal.checkpoint())?;
-    transaction.open_table(META)?.insert(FORMAT_KEY, FORMAT_VERSION)?;
+    transaction.open_table(META)?.insert(FORMAT_KEY, DATA_FORMAT)?;
     transaction.commit()?;
     journal.own().map_err(JournalError::from)?;
     Ok(journal)
@@ -202,8 +201,8 @@ pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
         meta => meta?.get(FORMAT_KEY)?.map(|row| row.value()),
     };
     match format {
-        Some(version @ 1..=FORMAT_VERSION) => Ok(version),
-        Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
+        Some(version @ 1..=DATA_FORMAT) => Ok(version),
+        Some(version) if version > DATA_FORMAT => Err(OpenError::Newer { version }),
         Some(_) | None => Err(OpenError::Foreign),
     }
 }
@@ -248,7 +247,7 @@ fn create(path: &Path, owner: Option<StoreOwner>) -> Result<(), OpenError> {
 pub(super) fn initialize(database: &Database) -> Result<(), OpenError> {
     Ok(write_tables(database, |mut tables| {
         tables.create()?;
-        tables.meta.open()?.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        tables.meta.open()?.insert(FORMAT_KEY, DATA_FORMAT)?;
         Ok(())
     })?)
 }

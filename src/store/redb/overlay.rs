@@ -7,11 +7,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::{BackendError, StorageBackend};
-
-use crate::locks::locked;
 
 /// Unit that is kept in memory, in bytes: redb's own page.
 const PAGE: usize = 4_096;
@@ -34,6 +32,11 @@ struct Above {
 impl<B: StorageBackend> Overlay<B> {
     pub(super) fn new(below: B) -> Self {
         Self { below, above: Mutex::default() }
+    }
+
+    /// Not a lock of `crate::locks`: redb writes under locks of its own.
+    fn above(&self) -> MutexGuard<'_, Above> {
+        self.above.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn length(&self, above: &Above) -> io::Result<u64> {
@@ -71,11 +74,11 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::o
 
 impl<B: StorageBackend> StorageBackend for Overlay<B> {
     fn len(&self) -> io::Result<u64> {
-        self.length(&locked(&self.above))
+        self.length(&self.above())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let above = locked(&self.above);
+        let above = self.above();
         if offset + out.len() as u64 > self.length(&above)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -86,7 +89,7 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        locked(&self.above).length = Some(len);
+        self.above().length = Some(len);
         Ok(())
     }
 
@@ -95,7 +98,7 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut above = locked(&self.above);
+        let mut above = self.above();
         for (page, start, range) in parts(offset, data.len()) {
             let mut content = vec![0; PAGE];
             self.read_page(&above, page, 0, &mut content)?;

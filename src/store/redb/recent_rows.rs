@@ -4,14 +4,13 @@
 //! instead, unless all of these rows are behind the range. A batch that removes such a row is
 //! published at once.
 
+use pillarbox_runtime::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-use crate::locks::{read_lock, write_lock};
+use crate::locks::{RwLock, read_lock, write_lock};
 use crate::redb::changes::row_changes;
 use crate::redb::tables::{IdKey, Visibility, visibility};
 

@@ -1,5 +1,5 @@
-//! Tables of the file: their keys, a write transaction over all of them, and how the rules of the
-//! store, which know keys and rows as bytes, read and change them.
+//! Tables of the file: a write transaction over all of them, and how the rules of the store, which
+//! know keys and rows as bytes, read and change them.
 //!
 //! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts go
 //! to its end and a purge is one range. A random key would be ten times slower at a few million
@@ -19,13 +19,11 @@ use crate::redb::changes::{
 };
 use crate::redb::error::ReadError;
 use crate::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
+use crate::tables::with_tables;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
-/// The version of the file's layout. A file of a newer version is refused.
-pub const FORMAT_VERSION: u64 = 7;
-
-/// The key of [`META`] that holds [`FORMAT_VERSION`].
+/// The key of [`META`] that holds [`DATA_FORMAT`](crate::DATA_FORMAT).
 pub(super) const FORMAT_KEY: &str = "format";
 /// The key of [`META`] that holds the largest skew of a message's id ahead of its acceptance, in
 /// milliseconds: more than 0 only after the clock was set back.
@@ -52,10 +50,13 @@ pub(super) type Row = &'static [u8];
 /// itself.
 pub(super) type TimedRow = (u64, &'static [u8]);
 
-/// Declares the tables of the file, each in one place: its constant, its field of [`Tables`], its
-/// place in [`TABLES`], and its [`Table`] in the rules, if it has one.
-macro_rules! tables {
-    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident $($rows:ident)?,)+) => {
+/// Declares the constant of each table, its field of [`Tables`], its place in [`TABLES`], and which
+/// [`Table`] of the rules it is.
+macro_rules! declare_tables {
+    (
+        $($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident
+            $($rows:ident $server:tt)?,)+
+    ) => {
         $(
             $(#[$about])*
             pub(super) const $table: TableDefinition<$key, $row> = TableDefinition::new($name);
@@ -102,71 +103,7 @@ macro_rules! tables {
     };
 }
 
-// A new table is added at the end: its number must not change.
-tables! {
-    /// Single values of the file itself.
-    meta: META = "meta" (&'static str => u64) AtOnce,
-    /// Message records.
-    messages: MESSAGES = "messages" (IdKey => Row) ByKey Messages,
-    /// Each organisation's messages, so that a listing reads no other organisation's. Its messages
-    /// follow one another, so inserts go to the ends of as many runs as there are organisations.
-    by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()) OnDemand,
-    /// Messages whose body is pending in memory.
-    pending: PENDING = "pending" (IdKey => ()) OnDemand,
-    /// The idempotency keys of the last 24 hours, by the message that each one made.
-    idempotency: IDEMPOTENCY = "idempotency" (IdKey => Row) ByKey,
-    /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
-    events: EVENTS = "events" (Row => Row) AtOnce Events,
-    /// Messages that the provider accepted, by the time of that and their id, with the provider's
-    /// own id for them. By it, an event without our tag finds its message.
-    sent: SENT = "sent" ((u64, IdKey) => Row) OnDemand,
-    /// Events whose message is not known yet, by the provider's id for it, with the time of their
-    /// arrival. Random keys are acceptable here, because the table is bounded.
-    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow) AtOnce UnmatchedEvents,
-    /// Documents that could not be read, by their digest, with the time of their arrival. Bounded
-    /// too.
-    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow) AtOnce DeadLetters,
-    /// Suppressed addresses by organisation.
-    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row) AtOnce Suppressions,
-    /// Organisations by number.
-    organisations: ORGANISATIONS = "organisations" (u32 => Row) AtOnce Organisations,
-    /// Hashes of API keys by number.
-    api_keys: API_KEYS = "api_keys" (u32 => Row) AtOnce ApiKeys,
-    /// Sender domains by organisation.
-    domains: DOMAINS = "domains" ((u32, &'static str) => Row) AtOnce Domains,
-    /// Time at which each API key was last used, in milliseconds, by the key's number.
-    key_use: KEY_USE = "key_use" (u32 => u64) AtOnce,
-    /// Records that were pending at a start and could not be read, by message, with the time of
-    /// that start.
-    damaged_messages: DAMAGED_MESSAGES = "damaged_messages" (IdKey => TimedRow) AtOnce,
-    /// File's record of the clock, under [`TIME_KEY`].
-    clock: CLOCK = "clock" (&'static str => Row) AtOnce,
-    /// Entries of the event feed, by organisation and position. An organisation's entries follow
-    /// one another, as its messages do.
-    feed: FEED = "feed" ((u32, u64) => Row) OnDemand Feed,
-    /// Failures of messages that an event later proved to be sent. Their records do not have the
-    /// failures any more, and the feed still shows them.
-    overturned: OVERTURNED = "overturned_failures" (IdKey => Row) AtOnce OverturnedFailures,
-    /// Endpoints of webhooks by number.
-    webhooks: WEBHOOKS = "webhooks" (u32 => Row) AtOnce Webhooks,
-    /// Progress of each endpoint's deliveries, by the endpoint's number.
-    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row) AtOnce WebhookCursors,
-    /// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
-    /// event's position in the feed.
-    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row) AtOnce WaitingDeliveries,
-    /// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
-    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row) AtOnce FailedDeliveries,
-    /// Counts of the events in each hour, by the hour's number and the organisation; those of all
-    /// organisations together are under [`ALL_ORGANISATIONS`].
-    history: HISTORY = "history" ((u32, u32) => Row) OnDemand History,
-    /// Steps of messages' timelines: message and number of the step.
-    timeline: TIMELINE = "timeline" ((IdKey, u32) => Row) OnDemand Timeline,
-    /// Recipients that were accepted, by organisation and the beginning of the month in
-    /// milliseconds.
-    usage: USAGE = "usage" ((u32, u64) => Row) OnDemand,
-    /// Alerts that were raised and are not cleared, or that wait to be posted, by their subject.
-    alerts: ALERTS = "alerts" (Row => Row) AtOnce Alerts,
-}
+with_tables!(declare_tables);
 
 /// The one key of [`CLOCK`].
 pub(super) const TIME_KEY: &str = "time";

@@ -17,6 +17,7 @@ use crate::redb::Shared;
 use crate::redb::batch::{Batch, Kind, Operation, own_failure};
 use crate::redb::error::ReadError;
 use crate::redb::tables::PROBE;
+use pillarbox_runtime::sync::thread::{Builder, JoinHandle};
 use pillarbox_runtime::tasks::Task;
 use thread::Thread;
 
@@ -48,7 +49,7 @@ impl Writer {
     /// Starts the thread. It ends when the last `Writer` is gone.
     pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<(Self, WriterThread)> {
         let (queue, operations) = mpsc::channel(QUEUE_CAPACITY);
-        let thread = std::thread::Builder::new().name("pillarbox-writer".to_owned()).spawn(
+        let thread = Builder::new().name("pillarbox-writer".to_owned()).spawn(
             // Without this thread nothing is accepted or recorded.
             Task::StoreWriter.thread(move || Thread::new(shared, operations).work()),
         )?;
@@ -105,7 +106,7 @@ impl Writer {
 
 /// The writer's thread, joined when dropped.
 #[derive(Debug)]
-pub(super) struct WriterThread(Option<std::thread::JoinHandle<()>>);
+pub(super) struct WriterThread(Option<JoinHandle<()>>);
 
 impl Drop for WriterThread {
     fn drop(&mut self) {

@@ -3,8 +3,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pillarbox::api::error::ApiError;
-use pillarbox::api::wire::{BatchDocument, SendDocument};
+use pillarbox_api::error::ApiError;
+use pillarbox_api::wire::{BatchDocument, SendDocument};
 use pillarbox_domain::limits::{MAX_BATCH, MAX_RECIPIENTS};
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::request::{BodyText, Draft, RequestError, SendRequest};

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use mail_parser::{Message, MessageParser};
-use pillarbox::smtp::fields::Fields;
 use pillarbox_domain::mailbox::{DomainName, Mailbox};
+use pillarbox_smtp::fields::Fields;
 
 /// Fields that a message has once (RFC 5322, section 3.6).
 const ONCE: [&str; 10] = [

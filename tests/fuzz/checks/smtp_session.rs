@@ -1,8 +1,8 @@
 //! Bytes of an SMTP session, in parts of any size: lines and messages are the same however they
 //! come, and nothing that another server could read in another way comes through.
 
-use pillarbox::smtp::command::Command;
-use pillarbox::smtp::line::{Decoded, LineFault, MAX_LINE_OCTETS, MessageDecoder, first_line};
+use pillarbox_smtp::command::Command;
+use pillarbox_smtp::line::{Decoded, LineFault, MAX_LINE_OCTETS, MessageDecoder, first_line};
 
 pub(crate) fn check(data: &[u8]) {
     let Some((&part, bytes)) = data.split_first() else { return };

@@ -152,8 +152,8 @@ async fn a_second_process_leaves_the_socket_of_the_first_alone() {
 
 #[tokio::test]
 async fn operators_are_asked_for_on_the_machine_alone_and_change_nothing() {
-    assert!(pillarbox::config::Config::default().operator_listen.ip().is_loopback());
-    assert!(pillarbox::config::Config::default().listen.ip().is_loopback());
+    assert!(pillarbox_config::Config::default().operator_listen.ip().is_loopback());
+    assert!(pillarbox_config::Config::default().listen.ip().is_loopback());
     let site = Site::new().await;
     let server = site.start();
     let id = server.send(&message()).await;

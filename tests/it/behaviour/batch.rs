@@ -8,8 +8,9 @@ use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::behaviour::certificate::metric;
-use crate::kit::{History, ORGANISATION, Server, Site, answer, message, message_with, refusal};
+use crate::kit::{
+    History, ORGANISATION, Server, Site, answer, message, message_with, metric, refusal,
+};
 
 pub(super) const ACCEPTED: &str = "pillarbox_accepted_messages_total";
 

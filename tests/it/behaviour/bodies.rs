@@ -8,9 +8,9 @@ use pillarbox_simulator::{Fault, Faults, Options};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 
-use crate::behaviour::certificate::{look, metric, status};
 use crate::kit::{
-    Finished, Manager, PATIENCE, Server, Site, is_on_postgres, message, message_with,
+    Finished, Manager, PATIENCE, Server, Site, is_on_postgres, look, message, message_with, metric,
+    status,
 };
 
 /// Tries again soon, and answers slowly enough for a kill in between.

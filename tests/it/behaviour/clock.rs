@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pillarbox::config::Config;
-use pillarbox::maintenance::timekeeper::resolve;
-use pillarbox::service::{Inherited, Service};
+use pillarbox_config::Config;
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::organisation::KeyRights;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_maintenance::timekeeper::resolve;
 use pillarbox_runtime::clock::{Clock, ConfirmedBy};
+use pillarbox_service::{Inherited, Service};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_simulator::{Options, Simulator};
 use pillarbox_store::{FILE_NAME, NewApiKey};

@@ -7,9 +7,10 @@ use pillarbox_simulator::{Fault, FaultScope, Faults};
 use reqwest::StatusCode;
 use serde_json::Value;
 
-use crate::behaviour::certificate::{look, metric, status};
 use crate::behaviour::operator::wait_until_ready;
-use crate::kit::{AWS_ACCESS_KEY, AWS_SECRET, PATIENCE, Server, Site, answer, message};
+use crate::kit::{
+    AWS_ACCESS_KEY, AWS_SECRET, PATIENCE, Server, Site, answer, look, message, metric, status,
+};
 
 fn write(file: &Path, access_key: &str, secret: &str) {
     let text =

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::behaviour::certificate::metric;
-use crate::kit::{Site, answer, message, message_with, refusal};
+use crate::kit::{Site, answer, message, message_with, metric, refusal};
 
 #[tokio::test]
 async fn two_hundred_concurrent_posts_of_one_key_make_one_message() {

@@ -6,9 +6,8 @@ use std::time::Duration;
 use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 
-use crate::behaviour::certificate::{look, metric, status};
 use crate::behaviour::operator::wait_until_ready;
-use crate::kit::{Server, Site, is_on_postgres, message};
+use crate::kit::{Server, Site, is_on_postgres, look, message, metric, status};
 
 const METRIC: &str = "pillarbox_start_lost_messages";
 

@@ -13,8 +13,8 @@ use crate::kit::{Site, answer, message_with};
 const MIB: usize = 1 << 20;
 const CONNECTIONS: usize = 32;
 /// The long form: half a million posts against 64 MiB.
-const POSTS: usize = if cfg!(feature = "long") { 500_000 } else { 12_000 };
-const BUDGET: usize = if cfg!(feature = "long") { 64 * MIB } else { 8 * MIB };
+const POSTS: usize = if cfg!(feature = "long") { 500_000 } else { 4_000 };
+const BUDGET: usize = if cfg!(feature = "long") { 64 * MIB } else { 4 * MIB };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_outage_fills_the_budget_and_no_more() {
@@ -81,34 +81,4 @@ async fn a_long_outage_fills_the_budget_and_no_more() {
         }
     }
     assert_eq!(site.simulator.accepted_total(), accepted.len() as u64);
-}
-
-/// A crash does not free the bodies: a kill for want of memory would repeat for ever.
-#[cfg(feature = "interop")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_memory_limit_lowers_the_budget_of_pending_messages_and_that_is_told() {
-    use crate::behaviour::certificate::{look, metric, status};
-
-    const MAX: &str = "pillarbox_queue_max_bytes";
-    let site = Site::with("[sending]\nretry_initial = \"1s\"", Options::default()).await;
-    // 512 MiB for the process and 256 MiB for each of two other budgets leave as much.
-    let server = site.start_by(site.service_with_memory_limit(1_536 << 20));
-    assert_eq!(metric(&server, MAX).await, Some(f64::from(512 << 20)));
-    let said = "leaves 512 MiB for pending messages, and sending.max_pending_bytes says 1024";
-    assert!(server.log().contains(said), "{}", server.log());
-    let told = &status(&site)["conditions"];
-    let told = told.as_array().unwrap().iter().find(|one| one["code"] == "queue_lowered").unwrap();
-    assert!(told["message"].as_str().unwrap().contains(said), "{told}");
-    assert!(look(&site, &server).await.contains(said));
-    let doctor = String::from_utf8(site.run(&["doctor"]).stdout).unwrap();
-    assert!(doctor.contains(said) && doctor.contains("Raise MemoryMax="), "{doctor}");
-    site.reconfigure("[sending]", "[sending]\nmax_pending_bytes = 104857600");
-    server.signal("HUP");
-    let end = Instant::now() + crate::kit::PATIENCE;
-    while metric(&server, MAX).await != Some(104_857_600.0) {
-        assert!(Instant::now() < end, "{}", server.log());
-    }
-    while look(&site, &server).await.contains("queue_lowered") {
-        assert!(Instant::now() < end, "it fits now");
-    }
 }

@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pillarbox::service::{Inherited, Service};
 use pillarbox_domain::admission::admit;
 use pillarbox_domain::id::{MessageIds, OrganisationId};
 use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
+use pillarbox_service::{Inherited, Service};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_simulator::Options;
 use pillarbox_store::{BatchMode, NewMessage, Store};

@@ -6,8 +6,7 @@ use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 
 use crate::behaviour::batch::{ACCEPTED, listed, post, refused, with_key};
-use crate::behaviour::certificate::metric;
-use crate::kit::{PATIENCE, Server, Site, answer, message, message_with, refusal};
+use crate::kit::{PATIENCE, Server, Site, answer, message, message_with, metric, refusal};
 
 fn partial(emails: &[Value]) -> Value {
     json!({ "emails": emails, "partial": true })

@@ -6,10 +6,9 @@ use pillarbox_simulator::Options;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::behaviour::certificate::{metric, status};
 use crate::kit::{
     PATIENCE, Server, Site, SmtpClient, answer, codes, is_on_postgres, message, message_with,
-    refusal,
+    metric, refusal, status,
 };
 
 /// A call that began before a pause is at the provider by then.

@@ -27,7 +27,7 @@ fn in_body(status: u16, name: &str) -> Faults {
 
 /// The conditions that hold, as code, message and advice.
 fn conditions(site: &Site) -> Vec<(String, String)> {
-    let status = crate::behaviour::certificate::status(site);
+    let status = crate::kit::status(site);
     let conditions = status["conditions"].as_array().unwrap().iter();
     let text = |one: &Value, member: &str| one[member].as_str().unwrap().to_owned();
     conditions

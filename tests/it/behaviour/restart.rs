@@ -6,8 +6,7 @@ use pillarbox_ses::send::MESSAGE_ID_TAG;
 use pillarbox_simulator::Options;
 use serde_json::json;
 
-use crate::behaviour::certificate::look;
-use crate::kit::{PATIENCE, Site, answer, message, message_with, refusal};
+use crate::kit::{PATIENCE, Site, answer, look, message, message_with, refusal};
 
 #[tokio::test]
 async fn a_crash_before_sending_fails_the_message_and_keeps_its_key() {

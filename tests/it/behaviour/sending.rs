@@ -6,8 +6,7 @@ use pillarbox_simulator::{Fault, FaultScope, Faults, Options};
 use serde_json::json;
 
 use crate::behaviour::RETRIES_AT_ONCE;
-use crate::behaviour::certificate::metric;
-use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
+use crate::kit::{PATIENCE, Server, Site, answer, message, message_with, metric};
 
 #[tokio::test]
 async fn a_message_is_accepted_sent_and_read_back() {

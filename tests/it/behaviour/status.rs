@@ -48,7 +48,7 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
     shows(&server, &second, "sending_paused").await;
     let status = status_with(&site, "would lose 2 messages: 2 wait for the provider").await;
     assert!(status.contains("a stop now:"), "{status}");
-    let json = crate::behaviour::certificate::status(&site);
+    let json = crate::kit::status(&site);
     assert_eq!(json["sending"]["stopWouldLose"]["messages"], 2);
     assert!(site.simulator.calls_total() < 10, "the backlog is not thrown at it");
     site.simulator.set_faults(Faults::none());
@@ -93,7 +93,7 @@ async fn failed_messages_read_plainly_as_the_page_says_them() {
     server.wait_for(&id, "failed").await;
     let status = status_with(&site, "1 message of acme failed in the last 5 minutes").await;
     assert!(status.contains("message list --status failed --org acme"), "{status}");
-    let json = crate::behaviour::certificate::status(&site);
+    let json = crate::kit::status(&site);
     let failed = json["conditions"].as_array().unwrap().iter();
     let failed: Vec<_> = failed.filter(|one| one["code"] == "messages_failed").collect();
     assert_eq!(failed.len(), 1, "{json}");
@@ -117,7 +117,7 @@ async fn a_bounce_rate_of_the_last_day_is_said_also_after_a_restart() {
     server.terminate().await;
     let _server = site.start();
     status_with(&site, said).await;
-    let json = crate::behaviour::certificate::status(&site);
+    let json = crate::kit::status(&site);
     let mut conditions = json["conditions"].as_array().unwrap().iter();
     let bounces = conditions.find(|one| one["code"] == "bounces").unwrap();
     assert_eq!(bounces["affected"]["organisation"], "acme");

@@ -7,8 +7,6 @@ use std::time::Instant;
 
 use pillarbox_simulator::{Fault, Faults};
 
-#[cfg(feature = "interop")]
-use crate::kit::free_port;
 use crate::kit::{PATIENCE, Site, message};
 
 /// A supervisor's end: what `NOTIFY_SOCKET` names.
@@ -125,33 +123,4 @@ async fn a_second_socket_is_refused_because_nobody_would_answer_there() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("single ListenStream="), "{error}");
-}
-
-/// Needs the program of that name, which is part of systemd.
-#[cfg(feature = "interop")]
-#[tokio::test(flavor = "multi_thread")]
-async fn systemd_socket_activate_starts_it_at_the_first_connection() {
-    let site = Site::new().await;
-    let address = format!("127.0.0.1:{}", free_port());
-    let connecting = address.clone();
-    let first = std::thread::spawn(move || {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match std::net::TcpStream::connect(&connecting) {
-                Ok(stream) => return stream,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    });
-    let pass = ["--setenv=AWS_ACCESS_KEY_ID", "--setenv=AWS_SECRET_ACCESS_KEY"];
-    let listen = ["--listen", address.as_str(), "--fdname=clients"];
-    let service = [env!("CARGO_BIN_EXE_pillarbox"), "serve", "--config"];
-    let arguments = [&listen[..], &pass[..], &service[..]].concat();
-    let server = site.start_by(site.service_in("systemd-socket-activate", &arguments));
-    drop(first.join().unwrap());
-    assert_eq!(server.base, format!("http://{address}"));
-    let id = server.send(&message()).await;
-    server.wait_for(&id, "sent").await;
-    server.terminate().await;
 }

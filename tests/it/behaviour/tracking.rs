@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use pillarbox_simulator::{Fault, Faults, Options};
 use serde_json::json;
 
-use crate::behaviour::certificate;
 use crate::kit::{PATIENCE, Server, Site, SmtpClient, accepted_id, message, message_with};
 
 const SMTP: &str = "[smtp]\nlisten = \"127.0.0.1:0\"\n";
@@ -34,7 +33,7 @@ fn set_override(site: &Site, value: &str) {
 async fn told(site: &Site, is_there: bool) {
     let end = Instant::now() + PATIENCE;
     loop {
-        let status = certificate::status(site);
+        let status = crate::kit::status(site);
         let mut conditions = status["conditions"].as_array().unwrap().iter();
         if conditions.any(|one| one["code"] == "tracking_not_overridden") == is_there {
             return;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::maintenance::timekeeper::resolve;
+use pillarbox_maintenance::timekeeper::resolve;
 use pillarbox_runtime::clock::ConfirmedBy;
 use pillarbox_simulator::Options;
 use serde_json::Value;

@@ -7,7 +7,7 @@ use crate::events::queue::StubQueue;
 use crate::events::sink::{EventSink, until};
 
 /// In the long form, the figure that the project promises; in the short one, the same path.
-const EVENTS: usize = if cfg!(feature = "long") { 100_000 } else { 5_000 };
+const EVENTS: usize = if cfg!(feature = "long") { 100_000 } else { 2_500 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backlog_is_taken_in_by_many_receives_and_an_idle_queue_by_one() {

@@ -3,12 +3,12 @@
 use crate::kit;
 use std::time::Duration;
 
-use pillarbox::events::metrics::DocumentType;
 use pillarbox_domain::event::{Event, EventType};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::Transition;
 use pillarbox_domain::suppression::SuppressionReason;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_events::metrics::DocumentType;
 use serde_json::{Value, json};
 
 use crate::events::document::{about, guide};

@@ -3,10 +3,10 @@
 use crate::kit;
 use std::time::Duration;
 
-use pillarbox::events::metrics::DocumentType;
 use pillarbox_domain::event::EventType;
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::Status;
+use pillarbox_events::metrics::DocumentType;
 
 use crate::events::document::{about, delivery, in_event_bridge, in_sns, message_of, send};
 use crate::events::queue::{Deleting, StubQueue};

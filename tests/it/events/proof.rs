@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pillarbox::queue::{AcceptedMessage, Claim, EncodedRequest};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::mailbox::{Address, DomainName};
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
 use pillarbox_domain::organisation::OrganisationKind;
+use pillarbox_queue::{AcceptedMessage, Claim, EncodedRequest};
 use tokio::time::Instant;
 
 use crate::events::document::send;

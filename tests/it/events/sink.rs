@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pillarbox::body_store::BodyStore;
-use pillarbox::events::{EventProcessor, poll};
-use pillarbox::queue::MessageQueue;
+use pillarbox_body_store::BodyStore;
 use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
 use pillarbox_domain::request::Draft;
+use pillarbox_events::{EventProcessor, poll};
+use pillarbox_queue::MessageQueue;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_ses::sqs::SqsQueue;
 use pillarbox_store::Store;

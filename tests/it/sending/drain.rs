@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::circuit_breaker::BreakerState;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{DailyQuota, Settings};
-use pillarbox::queue::DrainForecast;
+use pillarbox_dispatch::circuit_breaker::BreakerState;
+use pillarbox_dispatch::token_bucket::Rate;
+use pillarbox_dispatch::{DailyQuota, Settings};
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, FailureCode, State, Status};
 use pillarbox_domain::retry::Backoff;
+use pillarbox_queue::DrainForecast;
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::Settings;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{FailureCode, Status};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::Settings;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::message::{Acceptance, FailureCode, State, Status};
 
@@ -32,7 +32,7 @@ fn storm(provider: &Simulated) {
 
 #[tokio::test(start_paused = true)]
 async fn every_message_reaches_a_final_state_and_duplicates_only_follow_lost_answers() {
-    const MESSAGES: usize = if cfg!(feature = "long") { 20_000 } else { 2_000 };
+    const MESSAGES: usize = if cfg!(feature = "long") { 20_000 } else { 1_000 };
     let sim =
         Sim::start(Simulated::new(LATENCY, Limit::None), settings(), Rate::PerSecond(500.0)).await;
     storm(&sim.provider);

@@ -17,12 +17,10 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
-use pillarbox::body_store::BodyStore;
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Dispatcher, Phase, Rest, Settings};
-use pillarbox::intake::Intake;
-use pillarbox::queue::MessageQueue;
+use pillarbox_body_store::BodyStore;
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::token_bucket::Rate;
+use pillarbox_dispatch::{Dispatcher, Phase, Rest, Settings};
 use pillarbox_domain::attempt::{
     Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
 };
@@ -35,6 +33,8 @@ use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::retry::Backoff;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_domain::time::Timestamp;
+use pillarbox_intake::Intake;
+use pillarbox_queue::MessageQueue;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG, RequestOptions};
 use pillarbox_store::{Accepted, Reference, Report, Store};

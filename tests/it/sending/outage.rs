@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::circuit_breaker::BreakerState;
-use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox_dispatch::Settings;
+use pillarbox_dispatch::circuit_breaker::BreakerState;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::message::{FailureCode, Status};
 
@@ -29,7 +29,7 @@ fn assert_probes_are_rare(sim: &Sim, from: Instant, to: Instant, retry_max: Dura
 
 #[tokio::test(start_paused = true)]
 async fn after_three_hours_down_every_message_is_sent_once_within_the_rate() {
-    const MESSAGES: usize = if cfg!(feature = "long") { 50_000 } else { 3_000 };
+    const MESSAGES: usize = if cfg!(feature = "long") { 50_000 } else { 1_500 };
     let sim = Sim::start(
         Simulated::new(LATENCY, Limit::bucket(100.0)),
         settings(),

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{DailyQuota, Settings};
-use pillarbox::queue::Live;
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox_dispatch::token_bucket::Rate;
+use pillarbox_dispatch::{DailyQuota, Settings};
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::{FailureCode, Status};
 use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding};
+use pillarbox_queue::Live;
 use pillarbox_store::Change;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};

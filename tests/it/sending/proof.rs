@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::Settings;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::message::{FailureCode, Status};
 
 use crate::sending::harness::{Answer, Limit, Sim, Simulated, TIMEOUT, settings};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::queue::Selection;
+use pillarbox_dispatch::Settings;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::mailbox::{DomainName, Mailbox};
 use pillarbox_domain::message::{Cancellation, Status};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox_queue::Selection;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 
@@ -270,7 +270,7 @@ async fn end_all_of_a(sim: &Sim, end: End) {
 /// call does.
 #[tokio::test(start_paused = true)]
 async fn messages_that_end_without_a_call_hold_up_nobody_else() {
-    const BACKLOG: usize = 3_000;
+    const BACKLOG: usize = if cfg!(feature = "long") { 3_000 } else { 1_000 };
     for end in [End::Suppression, End::RemovedDomain, End::RemovedOrganisation, End::Expiry] {
         let provider = Simulated::new(LATENCY, Limit::None);
         let sim = Sim::start(provider, settings(), Rate::PerSecond(0.01)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox_dispatch::token_bucket::Rate;
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::message::{FailureCode, Status};

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::circuit_breaker::BreakerState;
-use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Evidence, Settings};
+use pillarbox_config::OnUnknown;
+use pillarbox_dispatch::circuit_breaker::BreakerState;
+use pillarbox_dispatch::token_bucket::Rate;
+use pillarbox_dispatch::{Evidence, Settings};
 use pillarbox_domain::attempt::ProblemKind;
 use pillarbox_domain::message::Status;
 

@@ -5,9 +5,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -22,6 +21,8 @@ use crate::redb::writer::answer;
 use crate::redb::{OpenError, Shared, startup_recovery};
 use crate::rows::KeyRange;
 use crate::{Change, StoreError};
+use pillarbox_runtime::sync::atomic::Ordering;
+use pillarbox_runtime::sync::{Instant, thread};
 
 /// Number of messages that share one commit. A new operation waits for at most as many before it.
 /// One operation may have more.
@@ -31,7 +32,13 @@ const BATCH_BYTES: usize = 8 << 20;
 /// Operations, bytes in the journal and time after which the data file is made durable. They limit
 /// the records that a start after a crash replays. Few operations in tests, so that they meet
 /// checkpoints.
-const MAX_CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
+const MAX_CHECKPOINT_OPERATIONS: usize = if cfg!(schedules) {
+    3
+} else if cfg!(test) {
+    40
+} else {
+    4_000
+};
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
 /// Operations after which it is made durable already if checkpoints are quick. All writes wait for
@@ -104,7 +111,7 @@ impl Thread {
         if self.is_much_written() && self.shared.look() != Some(FileLoss::WrittenOver) {
             return Step::Checkpoint;
         }
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         loop {
             let left = self.checkpoint_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -114,8 +121,8 @@ impl Thread {
             match (self.operations.poll_recv(&mut context), left) {
                 (Poll::Ready(Some(first)), _) => return Step::Commit(self.gather(first)),
                 (Poll::Ready(None), _) => return Step::End,
-                (Poll::Pending, Some(left)) => std::thread::park_timeout(left),
-                (Poll::Pending, None) => std::thread::park(),
+                (Poll::Pending, Some(left)) => thread::park_timeout(left),
+                (Poll::Pending, None) => thread::park(),
             }
         }
     }
@@ -141,7 +148,7 @@ impl Thread {
                 batch.push(operation);
             } else if batch.len() > gathered {
                 gathered = batch.len();
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
                 break;
             }
@@ -292,7 +299,7 @@ fn accept(
     answer(operations, Ok(()));
 }
 
-struct Unpark(std::thread::Thread);
+struct Unpark(thread::Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
@@ -418,7 +425,7 @@ fn refuse_until(operations: &mut mpsc::Receiver<Box<dyn Operation>>, end: Instan
         match operations.try_recv() {
             Ok(operation) => answer([operation], Err(StoreError::Unavailable)),
             Err(mpsc::error::TryRecvError::Empty) => {
-                std::thread::sleep(Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5));
             }
             Err(mpsc::error::TryRecvError::Disconnected) => return Ended::Yes,
         }
