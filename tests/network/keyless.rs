@@ -123,9 +123,10 @@ async fn a_request_that_has_begun_is_closed_with_408_alone_and_after_2_seconds()
     sleep(Duration::from_millis(2_100)).await;
     send(&target).await;
     // All began within the same instant, so that it may be any of them.
-    let answers = halves.iter_mut().enumerate().map(|(number, half)| {
-        Box::pin(async move { (number, half.answer().await.unwrap()) })
-    });
+    let answers = halves
+        .iter_mut()
+        .enumerate()
+        .map(|(number, half)| Box::pin(async move { (number, half.answer().await.unwrap()) }));
     let ((number, answer), _, _) = timeout(PATIENCE, select_all(answers)).await.unwrap();
     assert_eq!(answer.status, 408, "{}", answer.body);
     halves.swap_remove(number);
