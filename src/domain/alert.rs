@@ -10,8 +10,6 @@ use crate::time::Timestamp;
 /// Time for which a condition holds before operators are informed of it. Most conditions that end
 /// sooner need nobody's action.
 pub const LASTING: Duration = Duration::from_mins(1);
-/// Time before the end of an API key at which operators are informed of it.
-pub const EXPIRY_NOTICE: Duration = Duration::from_hours(7 * 24);
 
 /// Waits after the first, the second … failed attempt. Later attempts are [`LATER_DELAY`] apart.
 const FIRST_DELAYS: [Duration; 5] = [
@@ -96,7 +94,7 @@ pub enum AlertEvent {
     DomainVerified,
     /// SES has given up on the domain's records, or does not accept the domain any more.
     DomainFailed,
-    /// The key ends within [`EXPIRY_NOTICE`].
+    /// The key ends within [`EXPIRY_NOTICE`](crate::api_key::EXPIRY_NOTICE).
     KeyExpiring {
         /// Organisation of the key.
         organisation: OrganisationId,
@@ -261,11 +259,6 @@ impl AlertChange {
     }
 }
 
-/// Time from which operators are informed that a key ends.
-pub fn expiry_notice_at(created_at: Timestamp, expires_at: Timestamp) -> Timestamp {
-    expires_at.minus(EXPIRY_NOTICE).max(created_at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +348,7 @@ mod tests {
         let alert = Alert::new(raised(NOON));
         let taken = AlertChange::delivery(alert.taken());
         let told = taken.apply(Some(alert)).unwrap();
-        assert!(!told.is_due(NOON.plus(EXPIRY_NOTICE)) && !told.is_waiting());
+        assert!(!told.is_due(NOON.plus(Duration::from_hours(7 * 24))) && !told.is_waiting());
         let mut ended = Alert::new(cleared(NOON));
         ended.delivery.attempts = MAX_ATTEMPTS - 1;
         let given_up = AlertChange::delivery(ended.failed(NOON, 0.0, None));
@@ -370,12 +363,5 @@ mod tests {
         assert_eq!(change, AlertChange { news: Some(raised(NOON)), delivery });
         change.merge(AlertChange { news: Some(cleared(NOON)), delivery: None });
         assert_eq!(change, AlertChange { news: Some(cleared(NOON)), delivery });
-    }
-
-    #[test]
-    fn a_key_of_less_than_a_week_is_told_of_when_it_is_made() {
-        let end = NOON.plus(Duration::from_hours(24 * 90));
-        assert_eq!(expiry_notice_at(NOON, end), end.minus(EXPIRY_NOTICE));
-        assert_eq!(expiry_notice_at(NOON, NOON.plus(Duration::from_hours(1))), NOON);
     }
 }

@@ -1,15 +1,20 @@
 //! API keys: made here, shown once, stored as a hash only.
 
 use std::fmt;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
+use crate::time::Timestamp;
+
 const PREFIX: &str = "pb_";
 /// 256 bits in unpadded base64url.
 const SECRET_CHARS: usize = 43;
+/// Time before the end of an API key at which operators are informed of it.
+pub const EXPIRY_NOTICE: Duration = Duration::from_hours(7 * 24);
 
 /// An API key in clear: `pb_` and 43 base64url characters (256 random bits).
 ///
@@ -72,6 +77,11 @@ fn check(text: &str) -> Result<(), NotAnApiKey> {
     if is_key { Ok(()) } else { Err(NotAnApiKey) }
 }
 
+/// Time from which operators are informed that a key ends.
+pub fn expiry_notice_at(created_at: Timestamp, expires_at: Timestamp) -> Timestamp {
+    expires_at.minus(EXPIRY_NOTICE).max(created_at)
+}
+
 impl fmt::Debug for ApiKeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ApiKeyHash(..)")
@@ -99,5 +109,13 @@ mod tests {
             assert!(ApiKeyHash::of(bad).is_err(), "{bad}");
         }
         assert!(ApiKey::parse(&good.replacen('A', "=", 1)).is_err());
+    }
+
+    #[test]
+    fn a_key_of_less_than_a_week_is_told_of_when_it_is_made() {
+        const MADE: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+        let end = MADE.plus(Duration::from_hours(24 * 90));
+        assert_eq!(expiry_notice_at(MADE, end), end.minus(EXPIRY_NOTICE));
+        assert_eq!(expiry_notice_at(MADE, MADE.plus(Duration::from_hours(1))), MADE);
     }
 }

@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+/// The least wait after a lost answer if events may resolve the doubt.
+pub const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
+
 /// Backoff between the attempts of one message.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {

@@ -6,11 +6,6 @@ use crate::message::{Failure, FailureCode, Message, State};
 use crate::time::Timestamp;
 use crate::worded;
 
-/// Failed attempts that are kept from the first one on.
-pub const FIRST_ATTEMPTS: u32 = 10;
-/// Failed attempts that are kept up to the last one.
-pub const LAST_ATTEMPTS: u32 = 40;
-
 worded! {
     /// Kind of a step that neither the record nor an event shows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,6 +29,7 @@ use pillarbox_api::{Api, Budgets};
 use pillarbox_config::{Config, KeepBodies};
 use pillarbox_dispatch::quota;
 use pillarbox_dispatch::{Dispatcher, LAST_CALLS, Phase, Rest, Settings};
+use pillarbox_domain::retry::WAIT_FOR_PROOF;
 use pillarbox_events::EventProcessor;
 use pillarbox_http::connections::ClientConnections;
 use pillarbox_http::drain::Drain;
@@ -106,8 +107,6 @@ const LONGEST_HOLD: Duration = Duration::from_secs(5);
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Time limit of a stop after its drain.
 const LONGEST_END: Duration = Duration::from_secs(9);
-/// The least wait after a lost answer if events may resolve the doubt.
-const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
 
 /// Running service, with all its parts.
 #[derive(Debug)]

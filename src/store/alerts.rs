@@ -12,7 +12,8 @@ use crate::record::alerts::{
 };
 use crate::rows::{InTable, Key, KeyRange, Lock, Rows, Stop, Table, read_all};
 use crate::{Alerting, Change, MAX_ALERTS, Store, StoreError};
-use pillarbox_domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, expiry_notice_at};
+use pillarbox_domain::alert::{Alert, AlertChange, AlertEvent, AlertKey};
+use pillarbox_domain::api_key::expiry_notice_at;
 use pillarbox_domain::organisation::ApiKeyEntry;
 use pillarbox_domain::time::Timestamp;
 

@@ -15,7 +15,12 @@ use pillarbox_domain::event::Event;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Message, State};
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::timeline::{Entry, FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind, timeline};
+use pillarbox_domain::timeline::{Entry, Step, StepKind, timeline};
+
+/// Failed attempts that are kept from the first one on.
+pub(crate) const FIRST_ATTEMPTS: u32 = 10;
+/// Failed attempts that are kept up to the last one.
+pub(crate) const LAST_ATTEMPTS: u32 = 40;
 
 const fn of_attempt(attempt: u32) -> u32 {
     2 * attempt

@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use crate::attempt::Sender;
+use crate::endpoint_status::{AttemptResult, Attempted, beginning};
 use crate::memory::{Beside, Room};
-use crate::sender::{Answer, Attempt, Sender};
 use crate::slot::{Finished, Job, Next, NextDue, Slot, SlotState, WebhookEvent};
-use crate::status::{AttemptResult, Attempted, beginning};
-use crate::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
+use crate::{Answer, Attempt, LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{

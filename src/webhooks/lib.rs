@@ -22,19 +22,21 @@ use pillarbox_runtime::proxy::ProxyRule;
 use pillarbox_runtime::tasks::Task;
 use pillarbox_store::Store;
 
+use attempt::{Sender, SharedClient};
 use endpoint::Endpoint;
 use memory::DeliveryMemory;
-use sender::{Sender, SharedClient};
 
-pub use sender::{ATTEMPT_TIMEOUT, Answer, Attempt, BadEndpoint, Delivery};
-pub use status::{AttemptResult, Attempted, EndpointStatus, LastAnswer, RECENT};
+pub use answer::Answer;
+pub use attempt::{ATTEMPT_TIMEOUT, Attempt, BadEndpoint, Delivery};
+pub use endpoint_status::{AttemptResult, Attempted, EndpointStatus, LastAnswer, RECENT};
 
+mod answer;
+mod attempt;
 mod endpoint;
+mod endpoint_status;
 mod memory;
-mod sender;
 mod signature;
 mod slot;
-mod status;
 
 /// Pause between two searches for rows that are not needed any more, and before an endpoint that
 /// cannot be called is tried again.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::attempt::{Attempt, Delivery};
 use crate::memory::{Beside, DeliveryMemory, Room};
-use crate::sender::{Attempt, Delivery};
 use pillarbox_domain::feed::{FeedEntry, FeedPosition};
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::{Alerting, Change, MAX_ALERTS, NewApiKey, Store};
-use pillarbox_domain::alert::{
-    Alert, AlertChange, AlertEvent, AlertKey, EXPIRY_NOTICE, News, ReportedCondition,
-};
-use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, News, ReportedCondition};
+use pillarbox_domain::api_key::{ApiKey, EXPIRY_NOTICE};
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding, KeyRights};

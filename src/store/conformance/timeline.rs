@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::{Fixture, MILLISECOND, START, in_directory, lost, reopened_with};
 use crate::record::timeline::encode_step;
 use crate::rows::{Key, KeyRange, Lock, Table};
+use crate::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS};
 use crate::{Reference, Report, Store};
 use pillarbox_domain::id::{MessageId, MessageIds};
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS, Step, StepKind};
+use pillarbox_domain::timeline::{Step, StepKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,17 +2,17 @@
 //!
 //! Knows nothing of cursors and retries.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Method};
 use reqwest::{Certificate, Client, ClientBuilder, Request, Response, Url};
 use tokio::task_local;
 use tokio::time::timeout;
 
+use crate::answer::{Answer, judge};
 use crate::signature::signatures;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
@@ -111,34 +111,6 @@ pub struct Delivery {
     pub body: Bytes,
     /// Form of the event.
     pub format: WebhookFormat,
-}
-
-/// Result of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// The endpoint took the delivery.
-    Taken(StatusCode),
-    /// The endpoint wants no more deliveries.
-    Gone,
-    /// It is to be tried again.
-    Failed {
-        /// Kind of the failure.
-        failure: AttemptFailure,
-        /// Sentence about it, without the URL.
-        message: String,
-        /// Wait that the endpoint asks for.
-        retry_after: Option<Duration>,
-    },
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken(status) => write!(f, "status {}", status.as_u16()),
-            Self::Gone => f.write_str("status 410"),
-            Self::Failed { message, .. } => f.write_str(message),
-        }
-    }
 }
 
 /// An attempt that has ended.
@@ -286,32 +258,6 @@ fn timed_out(failed: impl FnOnce(AttemptFailure, String) -> Attempt) -> Attempt 
     failed(AttemptFailure::TimedOut, message)
 }
 
-fn judge(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Answer {
-    match status {
-        StatusCode::GONE => Answer::Gone,
-        status if status.is_success() => Answer::Taken(status),
-        status => {
-            let redirect =
-                if status.is_redirection() { "; redirects are not followed" } else { "" };
-            Answer::Failed {
-                failure: AttemptFailure::Status(status.as_u16()),
-                message: format!("status {}{redirect}", status.as_u16()),
-                retry_after: retry_after(headers, now),
-            }
-        }
-    }
-}
-
-/// Reads `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = httpdate::parse_http_date(text).ok()?;
-    Some(at.duration_since(SystemTime::from(now)).unwrap_or_default())
-}
-
 /// Reads the beginning of a body, or the whole of a short one. One that is long, slow or endless is
 /// left, and its connection closed.
 async fn beginning(mut response: Response) -> Bytes {
@@ -336,23 +282,6 @@ mod tests {
     use pillarbox_domain::id::OrganisationId;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
-
-    #[test]
-    fn only_2xx_is_taken_and_410_ends_it() {
-        let judged =
-            |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), NOON);
-        for status in [200, 201, 202, 204, 299] {
-            assert!(matches!(judged(status), Answer::Taken(_)), "{status}");
-        }
-        assert_eq!(judged(410), Answer::Gone);
-        for status in [301, 302, 307, 308, 400, 401, 404, 408, 429, 500, 503] {
-            let Answer::Failed { failure, message, .. } = judged(status) else {
-                panic!("{status} is a failure");
-            };
-            assert_eq!(failure, AttemptFailure::Status(status));
-            assert_eq!(message.contains("redirects"), status < 400);
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn an_endpoint_that_never_answers_or_is_not_there_costs_an_attempt_and_no_more() {
@@ -384,21 +313,5 @@ mod tests {
         assert!(took >= ATTEMPT_TIMEOUT && took < ATTEMPT_TIMEOUT + BODY_TIMEOUT);
         let (failure, _) = attempted(closed).await;
         assert_eq!(failure, AttemptFailure::Unreachable);
-    }
-
-    #[test]
-    fn retry_after_is_read_in_both_forms() {
-        let read = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(RETRY_AFTER, text.parse().unwrap());
-            retry_after(&headers, NOON)
-        };
-        assert_eq!(read("120"), Some(Duration::from_mins(2)));
-        let later = httpdate::fmt_http_date(SystemTime::from(NOON.plus(Duration::from_mins(3))));
-        assert_eq!(read(&later), Some(Duration::from_mins(3)));
-        assert_eq!(read("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
-        for text in ["soon", "-1", "1.5", ""] {
-            assert_eq!(read(text), None, "{text}");
-        }
     }
 }
