@@ -115,7 +115,7 @@ mod tests {
     fn a_key_of_less_than_a_week_is_told_of_when_it_is_made() {
         const MADE: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
         let end = MADE.plus(Duration::from_hours(24 * 90));
-        assert_eq!(expiry_notice_at(MADE, end), end.minus(EXPIRY_NOTICE));
+        assert_eq!(expiry_notice_at(MADE, end), MADE.plus(Duration::from_hours(24 * 83)));
         assert_eq!(expiry_notice_at(MADE, MADE.plus(Duration::from_hours(1))), MADE);
     }
 }
