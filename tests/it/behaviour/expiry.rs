@@ -84,7 +84,13 @@ async fn an_expiry_is_checked_stored_and_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_of_a_paused_organisation_expires_over_a_restart_and_a_kill() {
+async fn messages_expire_over_a_restart_and_a_kill_and_while_the_provider_is_down() {
+    // Together, because each waits for a minute of the real time.
+    tokio::join!(expires_over_a_restart_and_a_kill(), expires_while_the_provider_is_down());
+}
+
+/// Has a message of a paused organisation expire.
+async fn expires_over_a_restart_and_a_kill() {
     let site = Site::new().await;
     let manager = Manager::of(&site, 2, Vec::new());
     let server = manager.start(&site);
@@ -123,8 +129,7 @@ async fn a_message_of_a_paused_organisation_expires_over_a_restart_and_a_kill() 
     assert_eq!(site.simulator.accepted_total(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn messages_expire_while_the_provider_is_down_or_answers_nothing() {
+async fn expires_while_the_provider_is_down() {
     let site = Site::with("[sending]\nmax_in_flight = 1", Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Unavailable));
     let server = site.start();

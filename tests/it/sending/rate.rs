@@ -85,7 +85,7 @@ async fn the_limit_is_used_and_hardly_ever_exceeded() {
 async fn a_limit_on_every_second_is_kept_to_the_recipient() {
     for rate in [1.0, 14.0, 100.0, 500.0] {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
-        let count = (rate * 20.0) as usize;
+        let count = (rate * 10.0) as usize;
         let run = send_backlog(rate, Limit::window(rate), singles(count)).await;
         assert!(run.used >= 0.97, "{} of {rate}", run.used);
         assert!(run.throttled <= 0.0, "{} at {rate}", run.throttled);
