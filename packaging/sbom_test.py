@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Holds a bill of materials against CycloneDX's schema, Cargo.lock and the binary itself.
 
-Usage: packaging/sbom_test.py FILE BINARY. Needs cyclonedx-python-lib[json-validation] and objcopy.
+Usage: packaging/sbom_test.py FILE BINARY. Needs cyclonedx-python-lib[json-validation] and readelf.
 """
 
 import json
 import re
 import subprocess
 import sys
-import tempfile
 import tomllib
 import zlib
 
@@ -43,19 +42,23 @@ for crate, one in named.items():
         sys.exit(f"{file} has another hash of {crate} than Cargo.lock")
 
 with open(binary, "rb") as opened:
-    there = {(name.decode(), version.decode()) for name, version in SOURCE.findall(opened.read())}
+    content = opened.read()
+there = {(name.decode(), version.decode()) for name, version in SOURCE.findall(content)}
 if len(there) < FEWEST:
     sys.exit(f"only {len(there)} crates are to be seen in {binary}")
 if missing := sorted(there - named.keys()):
     sys.exit(f"{file} does not name what is in {binary}: {missing}")
 
 # What `cargo auditable` put into the binary, for tools that look for known vulnerabilities.
-with tempfile.NamedTemporaryFile() as section:
-    # Without /dev/null, objcopy writes the binary anew.
-    subprocess.run(
-        ["objcopy", f"--dump-section=.dep-v0={section.name}", binary, "/dev/null"], check=True
-    )
-    audited = json.loads(zlib.decompress(section.read()))["packages"]
+# readelf knows the binaries of every architecture; objcopy does not.
+sections = subprocess.run(
+    ["readelf", "--wide", "--section-headers", binary], check=True, capture_output=True, text=True
+).stdout
+place = re.search(r" \.dep-v0 +PROGBITS +[0-9a-f]+ +([0-9a-f]+) +([0-9a-f]+) ", sections)
+if not place:
+    sys.exit(f"{binary} has no list of its own")
+offset, size = (int(number, 16) for number in place.groups())
+audited = json.loads(zlib.decompress(content[offset : offset + size]))["packages"]
 # Without a kind it is in the binary; macros and what builds it are of the kind "build". The list can have
 # more than the binary: it knows no difference between features of programs and of tests.
 audited = {
