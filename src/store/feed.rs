@@ -27,17 +27,12 @@ use pillarbox_domain::message::{Acceptance, Message, State};
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
 
-/// Number of entries that are read at one time for a page with a limit of bytes: first this few,
-/// and more as long as they are small. Memory may hold that many entries beyond the page.
-const LEAST_AT_ONCE: usize = 2;
-const MOST_AT_ONCE: usize = 16;
-
 struct Query {
     organisation: OrganisationId,
     types: FeedTypes,
     limit: usize,
-    /// Number of row bytes after which a page ends; `None` for no limit.
-    max_bytes: Option<usize>,
+    /// Bytes of messages' rows, and of events' rows, after which a page ends.
+    max_bytes: usize,
     window_now: WindowTime,
 }
 
@@ -49,7 +44,7 @@ impl Query {
         limit: usize,
         window_now: impl Into<WindowTime>,
     ) -> Self {
-        Self { organisation, types, limit, max_bytes: None, window_now: window_now.into() }
+        Self { organisation, types, limit, max_bytes: usize::MAX, window_now: window_now.into() }
     }
 }
 
@@ -79,7 +74,7 @@ impl Store {
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
         let query = Query::new(organisation, types, limit, window_now);
-        let query = Query { max_bytes: Some(max_bytes), ..query };
+        let query = Query { max_bytes, ..query };
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
@@ -191,30 +186,49 @@ impl Store {
         });
         let wanted = read.filter(|(_, row)| query.types.contains(event_type(&row.change)));
         let mut wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        let mut at_once = query.max_bytes.map_or(usize::MAX, |_| LEAST_AT_ONCE);
-        while !wanted.is_empty() {
-            let rest = wanted.split_off(at_once.min(wanted.len()));
-            let part = std::mem::replace(&mut wanted, rest);
-            let end = part.last().map(|(position, _)| *position);
-            let referred = Referred::read(self, &part).await?;
-            bytes += referred.messages.values().map(Vec::len).sum::<usize>();
-            entries.extend(part.into_iter().filter_map(|(position, row)| {
-                let resolved = referred.resolve(row.message, row.change, &query.window_now);
-                // A row that cannot be read affects only itself.
-                let (message, change) = self.damage().left_out(resolved)??;
-                let recorded_at = query.window_now.corrected(position.instant());
-                Some(FeedEntry { position, recorded_at, message, change })
+        let count = wanted.len();
+        let referred = Referred::read(self, &mut wanted, query.max_bytes).await?;
+        let end = wanted.last().filter(|_| wanted.len() < count).map(|(position, _)| *position);
+        let entries = wanted.into_iter().filter_map(|(position, row)| {
+            let resolved = referred.resolve(row.message, row.change, &query.window_now);
+            // A row that cannot be read affects only itself.
+            let (message, change) = self.damage().left_out(resolved)??;
+            let recorded_at = query.window_now.corrected(position.instant());
+            Some(FeedEntry { position, recorded_at, message, change })
+        });
+        Ok((entries.collect(), end))
+    }
+
+    /// Reads the rows that entries refer to until they have `max_bytes`, and leaves the entries from
+    /// the first whose row was not read.
+    async fn read_referred(
+        &self,
+        table: Table,
+        entries: &mut Vec<(FeedPosition, FeedRow)>,
+        key: impl Fn(&FeedRow) -> Option<Key>,
+        max_bytes: usize,
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
+        let (mut places, mut keys) = (HashMap::new(), Vec::new());
+        let mut place_of = Vec::with_capacity(entries.len());
+        for (_, row) in entries.iter() {
+            place_of.push(key(row).map(|key| {
+                *places.entry(key.clone()).or_insert_with(|| {
+                    keys.push(key);
+                    keys.len() - 1
+                })
             }));
-            match query.max_bytes {
-                Some(max) if bytes >= max && !wanted.is_empty() => return Ok((entries, end)),
-                Some(max) if bytes < max / MOST_AT_ONCE => {
-                    at_once = (2 * at_once).min(MOST_AT_ONCE);
-                }
-                Some(_) | None => {}
-            }
         }
-        Ok((entries, None))
+        let (rows, read) = self.rows_of(table, &keys, max_bytes).await?;
+        // A row that several entries refer to counts for each: each shows it.
+        let mut bytes = 0;
+        let is_left = |place: Option<usize>| {
+            let Some(place) = place else { return false };
+            let is_left = place >= read || bytes >= max_bytes;
+            bytes += rows.get(&keys[place]).map_or(0, Vec::len);
+            is_left
+        };
+        entries.truncate(place_of.into_iter().position(is_left).unwrap_or(entries.len()));
+        Ok(rows)
     }
 }
 
@@ -246,23 +260,27 @@ struct Referred {
 impl Referred {
     /// Reads the messages first: a failure that is overturned meanwhile is kept before its message
     /// shows as sent.
-    async fn read(store: &Store, entries: &[(FeedPosition, FeedRow)]) -> Result<Self, StoreError> {
-        let rows = || entries.iter().map(|(_, row)| row);
-        let failed = rows().filter(|row| matches!(row.change, ReportedChange::Failed));
-        let observed = rows().filter_map(|row| match &row.change {
+    async fn read(
+        store: &Store,
+        entries: &mut Vec<(FeedPosition, FeedRow)>,
+        max_bytes: usize,
+    ) -> Result<Self, StoreError> {
+        let message = |row: &FeedRow| Some(Key::from(row.message));
+        let failed = |row: &FeedRow| match row.change {
+            ReportedChange::Failed => Some(Key::from(row.message)),
+            ReportedChange::Sent | ReportedChange::Suppressed | ReportedChange::Observed(_) => None,
+        };
+        let observed = |row: &FeedRow| match &row.change {
             ReportedChange::Observed(key) => Some(event_key(row.message, key)),
             ReportedChange::Sent | ReportedChange::Failed | ReportedChange::Suppressed => None,
-        });
-        let messages = rows().map(|row| Key::from(row.message)).collect();
+        };
+        let all = usize::MAX;
         Ok(Self {
-            messages: store.rows_of(Table::Messages, messages).await?,
+            messages: store.read_referred(Table::Messages, entries, message, max_bytes).await?,
             overturned: store
-                .rows_of(
-                    Table::OverturnedFailures,
-                    failed.map(|row| Key::from(row.message)).collect(),
-                )
+                .read_referred(Table::OverturnedFailures, entries, failed, all)
                 .await?,
-            events: store.rows_of(Table::Events, observed.collect()).await?,
+            events: store.read_referred(Table::Events, entries, observed, max_bytes).await?,
         })
     }
 

@@ -119,6 +119,46 @@ async fn each_change_is_reported_once_in_the_order_of_the_commits() {
 }
 
 #[tokio::test]
+async fn a_page_with_a_limit_of_bytes_ends_there_and_the_next_goes_on() {
+    const LARGE: usize = 6_000;
+    let (_directory, fixture) = fixture().await;
+    let store = &fixture.store;
+    for events in [0, 30, 0, 2] {
+        let id = fixture.new_message().await;
+        store.record(id, 1, sent(id), START).await.unwrap();
+        for number in 0..events {
+            let answer = if events == 2 { "x".repeat(LARGE) } else { "250 ok".to_owned() };
+            let delivery = EventDetail::Delivery { smtp_response: Some(answer) };
+            let event = event(START.plus(MINUTE * number), delivery);
+            store.apply(report(id, Some(event)), START).await.unwrap();
+        }
+    }
+    let all = fixture.feed().await;
+    assert_eq!(all.len(), 4 + 30 + 2);
+    let pages = async |max_bytes| {
+        let (mut after, mut pages) = (FeedPosition::START, Vec::new());
+        loop {
+            let types = FeedTypes::ALL;
+            let page =
+                store.feed_within(fixture.organisation, after, types, 100, max_bytes, START).await;
+            let page = page.unwrap();
+            if page.entries.is_empty() {
+                break;
+            }
+            after = page.next;
+            pages.push(page.entries);
+        }
+        assert_eq!(pages.concat(), all, "{max_bytes}");
+        pages.into_iter().map(|page| page.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(pages(1).await, [1; 36]);
+    assert_eq!(pages(usize::MAX).await, [36]);
+    // A message that several entries show counts for each.
+    assert!(pages(1_000).await.iter().all(|entries| *entries <= 20));
+    assert_eq!(pages(LARGE).await.last(), Some(&1), "the large event before it ended its page");
+}
+
+#[tokio::test]
 async fn an_event_that_came_before_its_outcome_is_reported_after_it() {
     let (_directory, fixture) = fixture().await;
     let id = fixture.new_message().await;

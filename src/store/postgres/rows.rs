@@ -1,7 +1,5 @@
 //! Rows, as the rules of the store read and change them, each change in a transaction of its own.
 
-use std::collections::HashMap;
-
 use tokio::time::sleep;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -72,11 +70,10 @@ impl PostgresStore {
     pub(crate) async fn rows_of(
         &self,
         table: Table,
-        mut keys: Vec<Key>,
-    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
-        keys.sort_unstable();
-        keys.dedup();
-        let query = tables::get(table, &keys.iter().collect::<Vec<_>>());
+        keys: Vec<Key>,
+        max_bytes: usize,
+    ) -> Result<Vec<KeyedRow>, StoreError> {
+        let query = tables::get_up_to(table, &keys.iter().collect::<Vec<_>>(), max_bytes);
         let rows = self.ask(&self.shared.listers, &query).await?;
         Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
     }

@@ -175,6 +175,7 @@ pub(super) async fn ask_all(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Get,
+    GetUpTo,
     Lock,
     Range(Span),
     Count(Span),
@@ -252,6 +253,20 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
         Kind::Get => format!(
             "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys})"
         ),
+        // The size of a large row is known without reading it.
+        Kind::GetUpTo => {
+            let time =
+                if let Beside::Time(time) = beside { format!(", {time}") } else { String::new() };
+            format!(
+                "SELECT {keys}, {row}{time} FROM (
+                    SELECT {read}, asked.place,
+                        sum(octet_length({name}.{row})) OVER (ORDER BY asked.place) AS bytes
+                    FROM {name} JOIN unnest({arrays}) WITH ORDINALITY AS asked ({keys}, place)
+                        USING ({keys})) AS sized
+                WHERE bytes - octet_length({row}) < ${} ORDER BY place",
+                columns + 1
+            )
+        }
         Kind::Lock => format!(
             "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys}) \
              ORDER BY {own} FOR UPDATE OF {name}"
@@ -297,6 +312,13 @@ fn key_parameters(table: Table, keys: &[&Key]) -> Vec<Parameter> {
 
 pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Get), key_parameters(table, keys))
+}
+
+/// As [`get`], in the order of the keys, until the rows have so many bytes.
+pub(super) fn get_up_to(table: Table, keys: &[&Key], max_bytes: usize) -> Query {
+    let mut parameters = key_parameters(table, keys);
+    parameters.push(Box::new(i64::try_from(max_bytes).unwrap_or(i64::MAX)));
+    Query::new(text(table, Kind::GetUpTo), parameters)
 }
 
 /// As [`get`], and locks the rows against changes by others.

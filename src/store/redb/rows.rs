@@ -1,6 +1,5 @@
 //! Rows of the shared transaction and of snapshots, as the rules of the store read and change them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable};
@@ -42,7 +41,7 @@ impl RedbStore {
     pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         self.shows(table).await;
         let read = |rows: &dyn AnyTable, transaction: &_| {
-            rows.get(transaction, std::slice::from_ref(&key))
+            rows.get(transaction, std::slice::from_ref(&key), usize::MAX)
         };
         Ok(self.read_table(table, read)?.pop().map(|(_, row)| row))
     }
@@ -51,10 +50,12 @@ impl RedbStore {
         &self,
         table: Table,
         keys: Vec<Key>,
-    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
+        max_bytes: usize,
+    ) -> Result<Vec<KeyedRow>, StoreError> {
         // Rows that are shown refer to them, so they are published with those.
-        let read = move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys);
-        Ok(self.read_aside(table, read).await?.into_iter().collect())
+        let read =
+            move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys, max_bytes);
+        self.read_aside(table, read).await
     }
 
     pub(crate) async fn rows(

@@ -414,10 +414,12 @@ pub(super) trait AnyTable: Sync {
         changes: &[RowChange<'_>],
     ) -> Result<(), redb::Error>;
 
+    /// Returns the rows with these keys, in their order, until they have `max_bytes`.
     fn get(
         &self,
         transaction: &ReadTransaction,
         keys: &[Key],
+        max_bytes: usize,
     ) -> Result<Vec<KeyedRow>, redb::Error>;
 
     fn range(
@@ -462,11 +464,18 @@ impl<K: KeyForm, V: RowForm> AnyTable for TableDefinition<'static, K, V> {
         &self,
         transaction: &ReadTransaction,
         keys: &[Key],
+        max_bytes: usize,
     ) -> Result<Vec<KeyedRow>, redb::Error> {
         let table = transaction.open_table(*self)?;
         let mut found = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
         for key in keys {
-            found.extend(get::<K, V>(&table, key)?.map(|row| (key.clone(), row)));
+            if bytes >= max_bytes {
+                break;
+            }
+            let row = get::<K, V>(&table, key)?;
+            bytes += row.as_ref().map_or(0, Vec::len);
+            found.extend(row.map(|row| (key.clone(), row)));
         }
         Ok(found)
     }
