@@ -65,7 +65,8 @@ assert.deepEqual([page.has_more, page.data.length], [true, 2]);
 const older = await done(resend.emails.list({ limit: 100, after: page.data[1].id }));
 assert.ok(older.data.some((one) => one.id === sent.id));
 const newer = await done(resend.emails.list({ limit: 2, before: older.data[0].id }));
-assert.deepEqual(newer.data, page.data);
+// They are sent meanwhile.
+assert.deepEqual(newer.data.map((one) => one.id), page.data.map((one) => one.id));
 
 await refused(422, "missing_required_field", resend.emails.send(email({ subject: undefined })));
 await refused(403, "validation_error", resend.emails.send(email({ from: "ann@other.example" })));
