@@ -4,7 +4,7 @@
 //! rows. A message's state is final once an entry reports it, with one exception: a failure that an
 //! event overturns is kept apart.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio::sync::watch;
 
@@ -208,26 +208,20 @@ impl Store {
         key: impl Fn(&FeedRow) -> Option<Key>,
         max_bytes: usize,
     ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
-        let (mut places, mut keys) = (HashMap::new(), Vec::new());
-        let mut place_of = Vec::with_capacity(entries.len());
-        for (_, row) in entries.iter() {
-            place_of.push(key(row).map(|key| {
-                *places.entry(key.clone()).or_insert_with(|| {
-                    keys.push(key);
-                    keys.len() - 1
-                })
-            }));
-        }
-        let (rows, read) = self.rows_of(table, &keys, max_bytes).await?;
-        // A row that several entries refer to counts for each: each shows it.
+        let keys: Vec<Option<Key>> = entries.iter().map(|(_, row)| key(row)).collect();
+        let mut seen = HashSet::new();
+        let once = keys.iter().flatten().filter(|key| seen.insert(*key)).cloned().collect();
+        let rows = self.rows_of(table, once, max_bytes).await?;
+        // A row that several entries refer to counts for each: each shows it. So what was not read
+        // comes after enough bytes here too.
         let mut bytes = 0;
-        let is_left = |place: Option<usize>| {
-            let Some(place) = place else { return false };
-            let is_left = place >= read || bytes >= max_bytes;
-            bytes += rows.get(&keys[place]).map_or(0, Vec::len);
+        let left = keys.iter().position(|key| {
+            let Some(key) = key else { return false };
+            let is_left = bytes >= max_bytes;
+            bytes += rows.get(key).map_or(0, Vec::len);
             is_left
-        };
-        entries.truncate(place_of.into_iter().position(is_left).unwrap_or(entries.len()));
+        });
+        entries.truncate(left.unwrap_or(entries.len()));
         Ok(rows)
     }
 }

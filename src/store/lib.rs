@@ -404,24 +404,18 @@ impl Store {
         ask_engine!(self, engine => engine.row(table, key))
     }
 
-    /// Returns the rows that other rows refer to, by their keys, in the order of these until the rows
-    /// have `max_bytes`, and the number of keys that were read. Rows that are missing are left out.
+    /// Returns the rows that other rows refer to, by their keys, read in the order of these until the
+    /// rows have `max_bytes`. Rows that are missing are left out.
     async fn rows_of(
         &self,
         table: Table,
-        keys: &[Key],
+        keys: Vec<Key>,
         max_bytes: usize,
-    ) -> Result<(HashMap<Key, Vec<u8>>, usize), StoreError> {
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
         if keys.is_empty() {
-            return Ok((HashMap::new(), 0));
+            return Ok(HashMap::new());
         }
-        let (asked, count) = (keys.to_vec(), keys.len());
-        let rows = ask_engine!(self, engine => engine.rows_of(table, asked, max_bytes))?;
-        let bytes: usize = rows.iter().map(|(_, row)| row.len()).sum();
-        let is_full = |(last, _): &KeyedRow| (bytes >= max_bytes).then_some(last.clone());
-        let last = rows.last().and_then(is_full);
-        let read = last.and_then(|last| keys.iter().position(|key| *key == last));
-        Ok((rows.into_iter().collect(), read.map_or(count, |last| last + 1)))
+        ask_engine!(self, engine => engine.rows_of(table, keys, max_bytes))
     }
 
     /// Returns the rows of a run in its order, at most `limit`.

@@ -1,5 +1,7 @@
 //! Rows, as the rules of the store read and change them, each change in a transaction of its own.
 
+use std::collections::HashMap;
+
 use tokio::time::sleep;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -72,7 +74,7 @@ impl PostgresStore {
         table: Table,
         keys: Vec<Key>,
         max_bytes: usize,
-    ) -> Result<Vec<KeyedRow>, StoreError> {
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
         let query = tables::get_up_to(table, &keys.iter().collect::<Vec<_>>(), max_bytes);
         let rows = self.ask(&self.shared.listers, &query).await?;
         Ok(rows.iter().map(|row| keyed_row(table, row)).collect())

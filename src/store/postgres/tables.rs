@@ -254,19 +254,14 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
             "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys})"
         ),
         // The size of a large row is known without reading it.
-        Kind::GetUpTo => {
-            let time =
-                if let Beside::Time(time) = beside { format!(", {time}") } else { String::new() };
-            format!(
-                "SELECT {keys}, {row}{time} FROM (
-                    SELECT {read}, asked.place,
-                        sum(octet_length({name}.{row})) OVER (ORDER BY asked.place) AS bytes
-                    FROM {name} JOIN unnest({arrays}) WITH ORDINALITY AS asked ({keys}, place)
-                        USING ({keys})) AS sized
-                WHERE bytes - octet_length({row}) < ${} ORDER BY place",
-                columns + 1
-            )
-        }
+        Kind::GetUpTo => format!(
+            "SELECT * FROM (
+                SELECT {read}, sum(octet_length({name}.{row})) OVER (ORDER BY asked.place) AS bytes
+                FROM {name} JOIN unnest({arrays}) WITH ORDINALITY AS asked ({keys}, place)
+                    USING ({keys})) AS sized
+            WHERE bytes - octet_length({row}) < ${}",
+            columns + 1
+        ),
         Kind::Lock => format!(
             "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys}) \
              ORDER BY {own} FOR UPDATE OF {name}"
@@ -314,7 +309,7 @@ pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
     Query::new(text(table, Kind::Get), key_parameters(table, keys))
 }
 
-/// As [`get`], in the order of the keys, until the rows have so many bytes.
+/// As [`get`], by the order of the keys until the rows have so many bytes.
 pub(super) fn get_up_to(table: Table, keys: &[&Key], max_bytes: usize) -> Query {
     let mut parameters = key_parameters(table, keys);
     parameters.push(Box::new(i64::try_from(max_bytes).unwrap_or(i64::MAX)));

@@ -1,5 +1,6 @@
 //! Rows of the shared transaction and of snapshots, as the rules of the store read and change them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable};
@@ -51,11 +52,11 @@ impl RedbStore {
         table: Table,
         keys: Vec<Key>,
         max_bytes: usize,
-    ) -> Result<Vec<KeyedRow>, StoreError> {
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
         // Rows that are shown refer to them, so they are published with those.
         let read =
             move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys, max_bytes);
-        self.read_aside(table, read).await
+        Ok(self.read_aside(table, read).await?.into_iter().collect())
     }
 
     pub(crate) async fn rows(
