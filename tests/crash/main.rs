@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
 mod clients;
+mod clock;
 mod damage;
 mod files;
 mod journals;

@@ -6,13 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pillarbox_runtime::clock::Clock;
-use pillarbox_service::{Inherited, Service};
-use pillarbox_ses::credentials::Credentials;
 use pillarbox_simulator::Options;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 
 use crate::kit::{
     DevProcess, LocalService, PATIENCE, Receiver, Reply, get, local_config, send_with_key,
+    start_service,
 };
 
 mod faults;
@@ -74,8 +73,7 @@ async fn last_week_is_seen_after_a_restart() {
     let clock = Clock::manual(now.plus(Duration::from_hours(6 * 24)));
     clock.synchronise();
     let config = local_config(directory.path(), &simulator);
-    let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-    let service = Service::start(&config, clock, credentials, Inherited::default()).await.unwrap();
+    let service = start_service(&config, clock).await.unwrap();
     send_with_key(&client, &service, &key, "d").await;
     for name in ["constructor", "__proto__"] {
         service.store().add_organisation(name.parse().unwrap()).await.unwrap();

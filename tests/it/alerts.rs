@@ -4,25 +4,23 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pillarbox_config::{Alerts, Config, TrackingOverride};
+use pillarbox_config::{Alerts, Config};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::DomainState;
 use pillarbox_domain::webhook::{SigningSecret, WebhookUrl};
 use pillarbox_runtime::clock::Clock;
-use pillarbox_service::{Inherited, Service};
-use pillarbox_ses::credentials::Credentials;
+use pillarbox_service::Service;
 use pillarbox_simulator::{Options, Simulator};
 use pillarbox_store::{DeadLetter, NewApiKey};
-use secrecy::SecretString;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::kit::{
-    Finished, LocalProcess, LocalService, NOON, PATIENCE, Received, Receiver, Reply, Site,
-    http_client, is_on_postgres, local_config, send_with_key, start_simulator,
+    Finished, LocalService, NOON, PATIENCE, Received, Receiver, Reply, Site, http_client,
+    is_on_postgres, send_with_key, start_service,
 };
 
 /// Longer than it takes until a condition is found.
@@ -62,9 +60,7 @@ impl Place {
         let Self { service, config, clock, .. } = self;
         Box::pin(service.stop()).await;
         meanwhile(&config).await;
-        let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let started = Service::start(&config, clock.clone(), credentials, Inherited::default());
-        let service = Box::pin(started).await;
+        let service = Box::pin(start_service(&config, clock.clone())).await;
         Self { service: service.unwrap(), config, clock, ..self }
     }
 
@@ -359,26 +355,17 @@ async fn site(url: &str, options: Options) -> Site {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_process_loses_no_condition_that_holds() {
     let receiver = Receiver::start(Reply::Status(200)).await;
-    // Its clock is the machine's.
-    let options = Options { signature_max_age: None, ..Options::default() };
-    let simulator = start_simulator(options).await;
-    let directory = tempfile::tempdir().unwrap();
-    let mut config = local_config(directory.path(), &simulator);
-    config.alerts = Some(target(&receiver));
-    config.ses.tracking_override = TrackingOverride::Never;
-    let clock = Clock::manual(NOON);
-    let process = LocalProcess::start(&config, clock.clone()).await;
-    sleep(MOMENT).await;
-    clock.advance(MINUTE);
+    let site = site(&receiver.url, Options::default()).await;
+    site.reconfigure("[ses]\n", "[ses]\ntracking_override = false\n");
+    let server = site.start();
+    // The real time: a minute.
     let first = receiver.wait_for(2).await;
     let types: Vec<_> = first.iter().map(|one| kind(&one.event()).to_owned()).collect();
     assert!(types.contains(&"condition.raised".to_owned()), "{types:?}");
-    process.kill();
+    server.kill();
     // What holds no more after the restart.
-    config.ses.tracking_override = TrackingOverride::Always;
-    let process = LocalProcess::start(&config, clock.clone()).await;
-    sleep(MOMENT).await;
-    clock.advance(MINUTE);
+    site.reconfigure("tracking_override = false\n", "");
+    let server = site.start();
     // What the killed process could not write down as taken comes once more, with its id.
     let is_new = |one: &Received| first.iter().all(|before| before.id != one.id);
     let end = Instant::now() + PATIENCE;
@@ -397,7 +384,8 @@ async fn a_killed_process_loses_no_condition_that_holds() {
     };
     assert_eq!(code(&cleared), "tracking_not_overridden");
     assert_eq!(current["data"]["conditions"], Value::Array(Vec::new()), "{current}");
-    process.stop().await;
+    let log = server.terminate().await;
+    assert!(!log.contains(&SECRET[6..]), "no secret in the log");
 }
 
 #[tokio::test]

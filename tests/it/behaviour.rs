@@ -10,7 +10,6 @@ mod cancel;
 mod cancel_own;
 mod caught;
 mod certificate;
-mod clock;
 mod credentials;
 mod data_file;
 mod destinations;

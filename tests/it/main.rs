@@ -14,7 +14,7 @@ mod domains;
 mod events;
 mod http_transport;
 #[path = "../kit/lib.rs"]
-#[expect(dead_code, reason = "each test binary uses a part of the kit")]
+#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
 mod proxy;
 mod resolver;

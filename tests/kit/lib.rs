@@ -26,8 +26,8 @@ pub(crate) use database::is_on_postgres;
 pub(crate) use dev::DevProcess;
 pub(crate) use history::{History, ORGANISATION};
 pub(crate) use local::{
-    LocalProcess, LocalService, NOON, accept, add_api_key, add_organisation, at_once, get,
-    local_config, open_store, send_with_key, ses_client, store_api_key,
+    LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,
+    open_store, send_with_key, ses_client, start_service, store_api_key,
 };
 pub(crate) use manager::Manager;
 pub(crate) use process::{Finished, Process, pillarbox};

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pillarbox_config::{Config, TrackingOverride};
 use pillarbox_domain::admission::admit;
@@ -17,7 +17,7 @@ use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::proxy::ProxyRule;
-use pillarbox_service::{Inherited, Service};
+use pillarbox_service::{Inherited, Service, ServiceError};
 use pillarbox_ses::credentials::Credentials;
 use pillarbox_ses::{SesClient, SesOptions};
 use pillarbox_simulator::{Options, Simulator};
@@ -25,11 +25,9 @@ use pillarbox_store::{Accepted, NewApiKey, NewMessage, Store};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::sleep;
 
 use super::server::{answer, message_with};
-use super::{PATIENCE, http_client, start_simulator};
+use super::{http_client, start_simulator};
 
 /// The time at which manual clocks start.
 pub(crate) const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -57,55 +55,17 @@ impl LocalService {
         let mut config = local_config(directory.path(), &simulator);
         change(&mut config, &simulator);
         let clock = Clock::manual(NOON);
-        let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let service = Service::start(&config, clock.clone(), credentials, Inherited::default())
-            .await
-            .unwrap();
+        let service = start_service(&config, clock.clone()).await.unwrap();
         let acme = add_organisation(service.store(), "acme", NOON).await;
         let key = add_api_key(service.store(), acme, NOON).await;
         Self { service, simulator, clock, key, client: http_client(), directory }
     }
 }
 
-/// A process that can be killed: the service in a runtime of its own.
-pub(crate) struct LocalProcess {
-    pub(crate) service: Service,
-    pub(crate) clock: Clock,
-    runtime: Runtime,
-}
-
-impl LocalProcess {
-    /// Starts it once the process before has let go of its file.
-    pub(crate) async fn start(config: &Config, clock: Clock) -> Self {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let runtime =
-                Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let (config, of_service) = (config.clone(), clock.clone());
-            let started = runtime.spawn(async move {
-                let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-                Service::start(&config, of_service, credentials, Inherited::default()).await
-            });
-            match started.await.unwrap() {
-                Ok(service) => return Self { service, clock, runtime },
-                Err(error) => {
-                    assert!(Instant::now() < end, "{error}");
-                    runtime.shutdown_background();
-                    sleep(Duration::from_millis(20)).await;
-                }
-            }
-        }
-    }
-
-    pub(crate) async fn stop(self) {
-        let Self { service, runtime, .. } = self;
-        runtime.spawn(service.stop()).await.unwrap();
-        runtime.shutdown_background();
-    }
-
-    pub(crate) fn kill(self) {
-        self.runtime.shutdown_background();
-    }
+/// Starts a service with the credentials that the simulator takes.
+pub(crate) async fn start_service(config: &Config, clock: Clock) -> Result<Service, ServiceError> {
+    let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
+    Service::start(config, clock, credentials, Inherited::default()).await
 }
 
 /// The configuration of a service in this directory, on free ports.

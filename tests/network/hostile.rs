@@ -23,11 +23,9 @@ use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::{DomainState, KeyRights};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
-use pillarbox_service::{Inherited, Service};
-use pillarbox_ses::credentials::Credentials;
+use pillarbox_service::Service;
 use pillarbox_ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use pillarbox_store::NewApiKey;
-use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -36,6 +34,7 @@ use tokio::time::{Instant, sleep};
 use crate::client::{Client, get, post_head};
 use crate::site::Target;
 
+use crate::kit::start_service;
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(10);
@@ -237,8 +236,7 @@ async fn run(tenth: Tenth) -> Figures {
     let providing = tokio::spawn(Arc::clone(&provider).serve(listener));
     let clock = Clock::manual(NOON);
     let time = Time::hold(clock.clone(), Arc::clone(&provider.progress));
-    let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-    let service = Service::start(&config, clock, credentials, Inherited::default()).await.unwrap();
+    let service = start_service(&config, clock).await.unwrap();
     let mut neighbours = Vec::new();
     for number in 0..NEIGHBOURS {
         let name = format!("neighbour{number}");

@@ -9,17 +9,16 @@ use pillarbox_domain::id::{MessageIds, OrganisationId};
 use pillarbox_domain::request::{Draft, SendRequest};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::Clock;
-use pillarbox_service::{Inherited, Service};
-use pillarbox_ses::credentials::Credentials;
+use pillarbox_service::Service;
 use pillarbox_simulator::Options;
 use pillarbox_store::{BatchMode, NewMessage, Store};
 use reqwest::StatusCode;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 use crate::kit::{
     LocalService, NOON, PATIENCE, Site, add_api_key, add_organisation, answer, local_config,
-    send_with_key,
+    send_with_key, start_service,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -95,9 +94,7 @@ async fn last_week_is_there_after_a_restart() {
     let clock = Clock::manual(now.plus(DAY * 6));
     clock.synchronise();
     let config = local_config(directory.path(), &simulator);
-    let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-    let service =
-        Service::start(&config, clock.clone(), credentials, Inherited::default()).await.unwrap();
+    let service = start_service(&config, clock.clone()).await.unwrap();
     send_with_key(&client, &service, &key, "d").await;
     wait_for_sent(&client, &service, "7d", 4).await;
     let week = history(&client, &service, "7d").await;

@@ -1,5 +1,8 @@
 //! A wrong clock, over starts, stops and kills: nothing is lost, and windows have their whole length
 //! once the clock is right.
+//!
+//! A process here is a runtime of the test's own. Faults of its tasks, which a kill may leave, are those
+//! of the whole test program, so no other test that runs beside these may look at conditions.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,18 +11,20 @@ use pillarbox_config::Config;
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::organisation::KeyRights;
 use pillarbox_domain::time::Timestamp;
-use pillarbox_maintenance::timekeeper;
+use pillarbox_maintenance::timekeeper::resolve;
 use pillarbox_runtime::clock::{Clock, ConfirmedBy};
+use pillarbox_service::Service;
 use pillarbox_simulator::{Options, Simulator};
 use pillarbox_store::{FILE_NAME, NewApiKey};
 use redb::{Database, TableDefinition};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::kit::{
-    self, LocalProcess, NOON, PATIENCE, add_organisation, http_client, local_config, pillarbox,
-    send_with_key, start_simulator, store_api_key,
+    self, NOON, PATIENCE, add_organisation, http_client, local_config, pillarbox, send_with_key,
+    start_service, start_simulator, store_api_key,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -33,6 +38,13 @@ struct Place {
     client: reqwest::Client,
     _simulator: Simulator,
     _directory: TempDir,
+}
+
+/// A process: the service in a runtime of its own, so that it can be killed.
+struct Process {
+    clock: Clock,
+    service: Service,
+    runtime: Runtime,
 }
 
 /// State of the clock by the kernel.
@@ -81,7 +93,7 @@ impl Place {
     }
 
     /// The first process, which makes the file.
-    async fn first(&self, at: Timestamp, kernel: Kernel) -> LocalProcess {
+    async fn first(&self, at: Timestamp, kernel: Kernel) -> Process {
         let process = self.start(at, kernel).await;
         let store = process.service.store();
         let acme = add_organisation(store, "acme", at).await;
@@ -89,15 +101,30 @@ impl Place {
         process
     }
 
-    async fn start(&self, at: Timestamp, kernel: Kernel) -> LocalProcess {
-        let clock = Clock::manual(at);
-        if kernel == Kernel::Synchronised {
-            clock.synchronise();
+    async fn start(&self, at: Timestamp, kernel: Kernel) -> Process {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let clock = Clock::manual(at);
+            if kernel == Kernel::Synchronised {
+                clock.synchronise();
+            }
+            let runtime =
+                Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let (config, of_service) = (self.config.clone(), clock.clone());
+            let started = runtime.spawn(async move { start_service(&config, of_service).await });
+            match started.await.unwrap() {
+                Ok(service) => return Process { clock, service, runtime },
+                // One that was killed a moment ago may still hold the file.
+                Err(error) => {
+                    assert!(Instant::now() < end, "{error}");
+                    runtime.shutdown_background();
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
         }
-        LocalProcess::start(&self.config, clock).await
     }
 
-    async fn then(&self, process: LocalProcess, meanwhile: Meanwhile) -> LocalProcess {
+    async fn then(&self, process: Process, meanwhile: Meanwhile) -> Process {
         let at = process.clock.now().plus(Duration::from_mins(1));
         match meanwhile {
             Meanwhile::GoesOn => return process,
@@ -107,34 +134,34 @@ impl Place {
         self.start(at, Kernel::Silent).await
     }
 
-    async fn send(&self, process: &LocalProcess, idempotency_key: &str) -> (String, bool) {
+    async fn send(&self, process: &Process, idempotency_key: &str) -> (String, bool) {
         send_with_key(&self.client, &process.service, &self.key, idempotency_key).await
     }
 
-    async fn get(&self, process: &LocalProcess, path: &str) -> (u16, Value) {
+    async fn get(&self, process: &Process, path: &str) -> (u16, Value) {
         kit::get(&self.client, &process.service, &self.key, path).await
     }
 
-    async fn record(&self, process: &LocalProcess, id: &str) -> u16 {
+    async fn record(&self, process: &Process, id: &str) -> u16 {
         self.get(process, &format!("/emails/{id}")).await.0
     }
 
     /// The purge, as the process does it by itself every minute: how many messages and keys go.
-    async fn purge(&self, process: &LocalProcess) -> (usize, usize) {
+    async fn purge(&self, process: &Process) -> (usize, usize) {
         let purged =
             process.service.store().purge(process.clock.window_time(), 1_000).await.unwrap();
         (purged.messages, purged.idempotency_keys)
     }
 
     /// A message that has to be there whole: its record is read and listed, its key replays.
-    async fn is_whole(&self, process: &LocalProcess, (id, key): (&str, &str), when: &str) {
+    async fn is_whole(&self, process: &Process, (id, key): (&str, &str), when: &str) {
         self.purge(process).await;
         assert_eq!(self.record(process, id).await, 200, "{when}: the record of {key}");
         assert_eq!(self.send(process, key).await, (id.to_owned(), true), "{when}: the key {key}");
         assert!(self.listed(process, "").await.contains(&id.to_owned()), "{when}: {key} in a list");
     }
 
-    async fn listed(&self, process: &LocalProcess, query: &str) -> Vec<String> {
+    async fn listed(&self, process: &Process, query: &str) -> Vec<String> {
         let (status, page) = self.get(process, &format!("/emails?limit=100{query}")).await;
         assert_eq!(status, 200, "{page}");
         let emails = page["emails"].as_array().unwrap_or_else(|| panic!("{page}"));
@@ -142,10 +169,22 @@ impl Place {
     }
 }
 
-/// Has the kernel or an operator confirm that the clock is right, or neither: as the timekeeper and
-/// the command do.
-async fn resolve(process: &LocalProcess, word: ConfirmedBy) {
-    timekeeper::resolve(process.service.store(), &process.clock, word).await.unwrap();
+impl Process {
+    async fn stop(self) {
+        let Self { service, runtime, .. } = self;
+        runtime.spawn(service.stop()).await.unwrap();
+        runtime.shutdown_background();
+    }
+
+    fn kill(self) {
+        self.runtime.shutdown_background();
+    }
+
+    /// Has the kernel or an operator confirm that the clock is right, or neither: as the timekeeper
+    /// and the command do.
+    async fn resolve(&self, word: ConfirmedBy) {
+        resolve(self.service.store(), &self.clock, word).await.unwrap();
+    }
 }
 
 /// A file that was in use at noon is started with a wrong clock, takes a message, and then the
@@ -174,23 +213,23 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
         End::Synchronised => {
             process.clock.set(NOON.plus(DAY * 40));
             process.clock.synchronise();
-            resolve(&process, ConfirmedBy::Kernel).await;
+            process.resolve(ConfirmedBy::Kernel).await;
             DAY * 40
         }
         End::SetRight => {
             process.clock.set(NOON.plus(HOUR * 10));
-            resolve(&process, ConfirmedBy::Nobody).await;
+            process.resolve(ConfirmedBy::Nobody).await;
             HOUR * 10
         }
         End::SetRightAndConfirmed => {
             process.clock.set(NOON.plus(DAY * 40));
-            resolve(&process, ConfirmedBy::Nobody).await;
+            process.resolve(ConfirmedBy::Nobody).await;
             assert!(process.clock.jump().is_some(), "{when}: it stays in doubt");
-            resolve(&process, ConfirmedBy::Operator).await;
+            process.resolve(ConfirmedBy::Operator).await;
             DAY * 40
         }
         End::Confirmed => {
-            resolve(&process, ConfirmedBy::Operator).await;
+            process.resolve(ConfirmedBy::Operator).await;
             let now = process.clock.now().unix_millis();
             Duration::from_millis(now.saturating_sub(NOON.unix_millis()))
         }
@@ -215,7 +254,7 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
     let (next, replayed) = place.send(&process, "new").await;
     assert!(!replayed && next > new, "{when}: its key is over, and ids go on");
     // As every hour.
-    resolve(&process, ConfirmedBy::Nobody).await;
+    process.resolve(ConfirmedBy::Nobody).await;
     let process = place.then(process, Meanwhile::Restarts).await;
     assert_eq!(process.clock.jump(), None, "{when}: a confirmation holds over restarts");
     process.clock.advance(DAY * 80);
@@ -294,7 +333,7 @@ async fn a_damaged_record_of_the_clock_leaves_the_newest_message_to_compare_with
     assert!(process.clock.jump().is_some());
     place.is_whole(&process, (&old, "old"), "a damaged record").await;
     assert_eq!(process.service.store().damaged().len(), 1);
-    resolve(&process, ConfirmedBy::Operator).await;
+    process.resolve(ConfirmedBy::Operator).await;
     assert_eq!(process.clock.jump(), None);
     assert_eq!(place.record(&process, &old).await, 404);
     process.stop().await;
@@ -316,7 +355,7 @@ async fn wrong_from_the_beginning(wrong: Timestamp, meanwhile: Meanwhile, word: 
     for message in all {
         place.is_whole(&process, message, &when).await;
     }
-    resolve(&process, word).await;
+    process.resolve(word).await;
     assert_eq!(process.clock.jump(), None, "{when}");
     for message in all {
         place.is_whole(&process, message, &when).await;
