@@ -1,15 +1,24 @@
 //! Directory in memory: organisations, keys, domains and endpoints, read again if its version on
 //! the server has changed.
 
+use tokio_postgres::Row;
+
 use crate::directory::Directory;
 use crate::organisations::read_index;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
-use crate::postgres::tables::{ask_all, keyed_row, range};
-use crate::rows::{KeyRange, Table};
+use crate::rows::{Key, KeyedRow, Table};
 
 const TABLES: [Table; 4] = [Table::Organisations, Table::ApiKeys, Table::Domains, Table::Webhooks];
 const VERSION: &str = "SELECT directory_version FROM cluster";
+/// The rows of all tables, each with its table's place in [`TABLES`], and the version. One statement,
+/// so that they are as of one instant.
+const READ: &str = "
+SELECT 0 AS place, id AS number, '' AS name, organisation AS row, directory_version AS version
+FROM cluster LEFT JOIN organisation ON true
+UNION ALL SELECT 1, id, '', api_key, 0 FROM api_key
+UNION ALL SELECT 2, organisation, name, domain, 0 FROM domain
+UNION ALL SELECT 3, id, '', webhook, 0 FROM webhook";
 
 impl Directory {
     /// Reads the directory if it has changed.
@@ -20,16 +29,10 @@ impl Directory {
     }
 
     pub(super) async fn read(&self, connection: &Connection) -> Result<(), QueryError> {
-        // The version first: a change in between is read twice, but is not missed.
-        let version: i64 = connection.query_one(VERSION, &[]).await?.get(0);
-        let all = |table| range(table, &KeyRange::all(), usize::MAX);
-        let answers = ask_all(connection, &TABLES.map(all)).await?;
-        let mut index = read_index(|table| {
-            let place = TABLES.iter().position(|one| *one == table);
-            let rows = &answers[place.expect("every table of the directory was read")];
-            Ok::<_, QueryError>(rows.iter().map(|row| keyed_row(table, row)).collect())
-        })?;
-        index.version = version.cast_unsigned();
+        let rows = connection.query(READ, &[]).await?;
+        let mut index = read_index(|table| Ok::<_, QueryError>(rows_of(table, &rows)))?;
+        let version = rows.iter().map(|row| row.get::<_, i64>("version")).max();
+        index.version = version.unwrap_or_default().cast_unsigned();
         self.replace(index);
         Ok(())
     }
@@ -44,4 +47,17 @@ impl Directory {
         );
         Ok(())
     }
+}
+
+/// Returns a table's rows, by key, of those that [`READ`] answers with.
+fn rows_of(table: Table, rows: &[Row]) -> Vec<KeyedRow> {
+    let keyed_row = |row: &Row| {
+        let place = usize::try_from(row.get::<_, i32>("place")).ok()?;
+        let number = row.get::<_, Option<i32>>("number")?.unsigned_abs();
+        let key = Key::from((number, row.get::<_, &str>("name")));
+        (TABLES.get(place) == Some(&table)).then(|| (key, row.get("row")))
+    };
+    let mut found: Vec<KeyedRow> = rows.iter().filter_map(keyed_row).collect();
+    found.sort_unstable();
+    found
 }
