@@ -3,7 +3,6 @@
 //! An event belongs to recipients. A message's status (did the provider take it?) is separate: an
 //! event may correct it, but does not replace it.
 
-use crate::suppression::SuppressionReason;
 use crate::time::Timestamp;
 use crate::worded;
 
@@ -103,43 +102,6 @@ impl Event {
     pub const fn summary(&self) -> LastEvent {
         LastEvent { occurred_at: self.occurred_at, event_type: self.event_type() }
     }
-
-    /// Returns the reason for which the event suppresses its recipients; `None` if it suppresses
-    /// nobody. An address that a list or a check at SES stopped is not suppressed here as well: the
-    /// owner of that list decides.
-    pub fn suppresses(&self) -> Option<SuppressionReason> {
-        match &self.detail {
-            EventDetail::Bounce { bounce_type: BounceType::Permanent, sub_type, .. } => {
-                (!is_stopped_at_ses(sub_type)).then_some(SuppressionReason::Bounce)
-            }
-            EventDetail::Complaint { sub_type, feedback_type } => {
-                let is_stopped = sub_type.as_deref().is_some_and(is_stopped_at_ses);
-                // The report says that the mail was wanted (IANA, "Mail Parameters",
-                // Feedback-Type).
-                let is_wanted = feedback_type
-                    .as_deref()
-                    .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
-                (!is_stopped && !is_wanted).then_some(SuppressionReason::Complaint)
-            }
-            EventDetail::Bounce { .. }
-            | EventDetail::Delivery { .. }
-            | EventDetail::Reject { .. }
-            | EventDetail::DeliveryDelay { .. } => None,
-        }
-    }
-}
-
-/// Returns true if a subtype says that a list or a check at SES stopped the message, and not the
-/// recipient's server or the recipient (SES developer guide, "Bounce types").
-pub fn is_stopped_at_ses(sub_type: &str) -> bool {
-    matches!(
-        sub_type,
-        "Suppressed"
-            | "OnAccountSuppressionList"
-            | "OnTenantSuppressionList"
-            | "EmailValidationSuppressed"
-            | "UnsubscribedRecipient"
-    )
 }
 
 /// A message's latest event. Orders by time, then by the types' rank, so that the last event is the
@@ -155,48 +117,6 @@ pub struct LastEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(detail: EventDetail) -> Event {
-        let occurred_at = Timestamp::from_unix_millis(1);
-        Event { occurred_at, recipients: vec!["ann@example.com".into()], detail }
-    }
-
-    fn bounce(bounce_type: BounceType, sub_type: &str) -> Event {
-        let sub_type = sub_type.to_owned();
-        event(EventDetail::Bounce { bounce_type, sub_type, diagnostic_code: None })
-    }
-
-    fn complaint(sub_type: Option<&str>) -> Event {
-        let sub_type = sub_type.map(str::to_owned);
-        event(EventDetail::Complaint { feedback_type: None, sub_type })
-    }
-
-    #[test]
-    fn only_permanent_bounces_and_complaints_of_recipients_suppress() {
-        use SuppressionReason::{Bounce, Complaint};
-        assert_eq!(bounce(BounceType::Permanent, "General").suppresses(), Some(Bounce));
-        assert_eq!(bounce(BounceType::Permanent, "NoEmail").suppresses(), Some(Bounce));
-        for sub_type in [
-            "Suppressed",
-            "OnAccountSuppressionList",
-            "OnTenantSuppressionList",
-            "EmailValidationSuppressed",
-            "UnsubscribedRecipient",
-        ] {
-            assert_eq!(bounce(BounceType::Permanent, sub_type).suppresses(), None, "{sub_type}");
-            assert_eq!(complaint(Some(sub_type)).suppresses(), None, "{sub_type}");
-        }
-        assert_eq!(bounce(BounceType::Transient, "General").suppresses(), None);
-        assert_eq!(bounce(BounceType::Undetermined, "Undetermined").suppresses(), None);
-        assert_eq!(complaint(None).suppresses(), Some(Complaint));
-        assert_eq!(complaint(Some("SomethingNew")).suppresses(), Some(Complaint));
-        let of = |feedback_type: &str| {
-            let feedback_type = Some(feedback_type.to_owned());
-            event(EventDetail::Complaint { feedback_type, sub_type: None }).suppresses()
-        };
-        assert_eq!((of("not-spam"), of("Not-Spam")), (None, None));
-        assert_eq!((of("abuse"), of("other")), (Some(Complaint), Some(Complaint)));
-    }
 
     #[test]
     fn the_last_event_is_the_latest_and_at_one_time_the_gravest() {

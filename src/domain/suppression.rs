@@ -1,12 +1,11 @@
-//! Suppressions: addresses that an organisation must not write to any more.
-//!
-//! Events that suppress: [`suppresses`](crate::event::Event::suppresses). `store::events` records
-//! it.
+//! Suppressions: addresses that an organisation must not write to any more, and the events that
+//! suppress their recipients.
 
 use std::fmt;
 
 use email_address::EmailAddress;
 
+use crate::event::{BounceType, Event, EventDetail};
 use crate::id::MessageId;
 use crate::mailbox::{Address, Mailbox, MailboxError};
 use crate::time::Timestamp;
@@ -146,6 +145,42 @@ pub struct Suppression {
     pub cause: Option<MessageId>,
 }
 
+impl Event {
+    /// Returns the reason for which the event suppresses its recipients; `None` if it suppresses
+    /// nobody. An address that a list or a check at SES stopped is not suppressed here as well: the
+    /// owner of that list decides.
+    pub fn suppresses(&self) -> Option<SuppressionReason> {
+        match &self.detail {
+            EventDetail::Bounce { bounce_type: BounceType::Permanent, sub_type, .. } => {
+                (!is_stopped_at_ses(sub_type)).then_some(SuppressionReason::Bounce)
+            }
+            EventDetail::Complaint { sub_type, feedback_type } => {
+                let is_stopped = sub_type.as_deref().is_some_and(is_stopped_at_ses);
+                // The report says that the mail was wanted (IANA, "Mail Parameters",
+                // Feedback-Type).
+                let is_wanted = feedback_type
+                    .as_deref()
+                    .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
+                (!is_stopped && !is_wanted).then_some(SuppressionReason::Complaint)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns true if a subtype says that a list or a check at SES stopped the message, and not the
+/// recipient's server or the recipient (SES developer guide, "Bounce types").
+pub fn is_stopped_at_ses(sub_type: &str) -> bool {
+    matches!(
+        sub_type,
+        "Suppressed"
+            | "OnAccountSuppressionList"
+            | "OnTenantSuppressionList"
+            | "EmailValidationSuppressed"
+            | "UnsubscribedRecipient"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert_eq, prop_assume, proptest};
@@ -228,5 +263,47 @@ mod tests {
             let again = SuppressedAddress::parse_stored(&address.to_string());
             prop_assert_eq!(again, Ok(address));
         }
+    }
+
+    fn event(detail: EventDetail) -> Event {
+        let occurred_at = Timestamp::from_unix_millis(1);
+        Event { occurred_at, recipients: vec!["ann@example.com".into()], detail }
+    }
+
+    fn bounce(bounce_type: BounceType, sub_type: &str) -> Event {
+        let sub_type = sub_type.to_owned();
+        event(EventDetail::Bounce { bounce_type, sub_type, diagnostic_code: None })
+    }
+
+    fn complaint(sub_type: Option<&str>) -> Event {
+        let sub_type = sub_type.map(str::to_owned);
+        event(EventDetail::Complaint { feedback_type: None, sub_type })
+    }
+
+    #[test]
+    fn only_permanent_bounces_and_complaints_of_recipients_suppress() {
+        use SuppressionReason::{Bounce, Complaint};
+        assert_eq!(bounce(BounceType::Permanent, "General").suppresses(), Some(Bounce));
+        assert_eq!(bounce(BounceType::Permanent, "NoEmail").suppresses(), Some(Bounce));
+        for sub_type in [
+            "Suppressed",
+            "OnAccountSuppressionList",
+            "OnTenantSuppressionList",
+            "EmailValidationSuppressed",
+            "UnsubscribedRecipient",
+        ] {
+            assert_eq!(bounce(BounceType::Permanent, sub_type).suppresses(), None, "{sub_type}");
+            assert_eq!(complaint(Some(sub_type)).suppresses(), None, "{sub_type}");
+        }
+        assert_eq!(bounce(BounceType::Transient, "General").suppresses(), None);
+        assert_eq!(bounce(BounceType::Undetermined, "Undetermined").suppresses(), None);
+        assert_eq!(complaint(None).suppresses(), Some(Complaint));
+        assert_eq!(complaint(Some("SomethingNew")).suppresses(), Some(Complaint));
+        let of = |feedback_type: &str| {
+            let feedback_type = Some(feedback_type.to_owned());
+            event(EventDetail::Complaint { feedback_type, sub_type: None }).suppresses()
+        };
+        assert_eq!((of("not-spam"), of("Not-Spam")), (None, None));
+        assert_eq!((of("abuse"), of("other")), (Some(Complaint), Some(Complaint)));
     }
 }

@@ -2,14 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
-use tracing::{error, info, warn};
+use tracing::error;
 
-use crate::{ServiceError, store};
+use crate::{ServiceError, node_drain, store};
 use pillarbox_admin::{Admin, all_nodes};
 use pillarbox_alerts::Alerts;
 use pillarbox_config::{Config, MaxRate, StoreConfig};
@@ -27,12 +25,8 @@ use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::tasks::Task;
 use pillarbox_ses::SesClient;
 use pillarbox_ses::sqs::SqsQueue;
-use pillarbox_store::{DrainOrder, Store};
+use pillarbox_store::Store;
 use pillarbox_webhooks::Webhooks;
-
-/// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
-/// balancer that checks every second or two sends nothing any more by then.
-const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 
 /// Sends until the service stops.
 pub(super) fn send(
@@ -138,32 +132,6 @@ async fn follow<T: Copy>(mut values: watch::Receiver<T>, pass_on: impl Fn(T)) {
     }
 }
 
-/// Refuses new messages while an operator drains this node. It is not ready at once, and refuses only
-/// once load balancers have noticed.
-async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intake>) {
-    loop {
-        let drain = *drains.borrow_and_update();
-        match (intake.is_drained(), drain) {
-            (false, DrainOrder::Begin) => {
-                warn!("an operator drains this node: it is not ready, and refuses messages soon");
-                match timeout(NOTICE_DRAIN, drains.changed()).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(_)) => return,
-                    Err(_) => {}
-                }
-            }
-            (true, DrainOrder::End) => {
-                info!("the drain of this node ended: it accepts messages again");
-            }
-            (false, DrainOrder::End) | (true, DrainOrder::Begin) => {}
-        }
-        intake.drain(drain);
-        if drains.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Has the sending rate follow the quota that SES gives, and the configuration's. Returns the
 /// sender for a new configuration's rate, and the receiver of the account's state.
 pub(super) fn follow_quota(
@@ -210,7 +178,7 @@ pub(super) fn upkeep(
             follow(shares.clone(), move |share| dispatcher.set_share(share))
         }));
         tasks.spawn(
-            Task::NodeDrain.again(move || follow_drain(drains.clone(), Arc::clone(&intake))),
+            Task::NodeDrain.again(move || node_drain::follow(drains.clone(), Arc::clone(&intake))),
         );
         tasks.spawn(Task::Fence.again(of(store, store::end_if_fenced)));
         tasks.spawn(Task::EngineTasks.again(of(store, store::end_if_task_ends)));

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout_at};
 use tracing::{error, info, warn};
 
-use crate::bodies::{self, RefusedArena};
 use crate::fd_store::{self, Kept, Stored, Storing};
 use crate::inherited::{self, ARENA, ArenaKeeper, own_name};
+use crate::kept_bodies::{self, RefusedArena};
 use crate::listeners::ListenerCopies;
 use crate::signals::Signals;
 use crate::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
@@ -177,7 +177,7 @@ fn give_up(refused: &Mutex<Vec<RefusedArena>>, arena: Option<&Arc<Arena>>) -> io
         }
     }
     for RefusedArena { memory, .. } in refused.drain(..) {
-        bodies::free(&memory);
+        kept_bodies::free(&memory);
     }
     Ok(())
 }

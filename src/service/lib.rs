@@ -62,7 +62,6 @@ use reload::Changeable;
 use store::Opened;
 use supervisor::Vitals;
 
-pub use bodies::drop_bodies;
 pub use check::check;
 pub use dev::{DevOptions, check_dev, dev};
 pub use error::{ListenerName, ServiceError};
@@ -70,13 +69,13 @@ pub use failed_starts::HandedBodies;
 pub use fd_store::{Kept, NotKept};
 pub use hand_over::NextProgram;
 pub use inherited::Inherited;
+pub use kept_bodies::drop_bodies;
 pub use reload::load_tls;
 pub use run::{Ended, serve, simulate};
 pub use store::postgres_server;
 
 mod administration;
 mod background;
-mod bodies;
 mod captured;
 mod check;
 mod dev;
@@ -85,8 +84,10 @@ mod failed_starts;
 mod fd_store;
 mod hand_over;
 mod inherited;
+mod kept_bodies;
 mod listeners;
 mod memory_limit;
+mod node_drain;
 mod reload;
 mod run;
 mod signals;
@@ -180,7 +181,7 @@ impl Service {
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
         let arena = Arena::store(queue.bodies().clone(), config.sending.keep_bodies, bodies.stored);
-        let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
+        let refused = Arc::new(Mutex::new(kept_bodies::without_unwanted(bodies.refused)));
 
         let (simulated, (phase, sending)) = (dispatcher.provider().simulated(), send(&dispatcher));
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);

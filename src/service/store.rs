@@ -12,8 +12,8 @@ use secrecy::SecretString;
 use tracing::{error, info, warn};
 
 use crate::ServiceError;
-use crate::bodies::{Bodies, FoundArenas};
 use crate::inherited::LeftArena;
+use crate::kept_bodies::{Bodies, FoundArenas};
 use pillarbox_config::{Config, Postgres, StoreConfig};
 use pillarbox_runtime::clock::Clock;
 use pillarbox_runtime::pem;

@@ -127,6 +127,7 @@ pub mod organisation_counts;
 mod organisations;
 mod postgres;
 mod purge;
+mod rate_share;
 mod record;
 mod redb;
 mod rows;

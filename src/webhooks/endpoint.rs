@@ -18,13 +18,12 @@ use tracing::{info, warn};
 use crate::attempt::Sender;
 use crate::endpoint_status::{AttemptResult, Attempted, beginning};
 use crate::memory::{Beside, Room};
+use crate::retry::retry_delay;
 use crate::slot::{Finished, Job, Next, NextDue, Slot, SlotState, WebhookEvent};
 use crate::{Answer, Attempt, LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::webhook::{
-    Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
-};
+use pillarbox_domain::webhook::{Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState};
 use pillarbox_store::{Acknowledged, Acknowledgement, Health, Store, StoreError, WaitingKey};
 
 /// The most attempts under way to one endpoint.

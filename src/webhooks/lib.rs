@@ -35,6 +35,7 @@ mod attempt;
 mod endpoint;
 mod endpoint_status;
 mod memory;
+mod retry;
 mod signature;
 mod slot;
 

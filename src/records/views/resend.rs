@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, is_stopped_at_ses};
+use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType};
 use pillarbox_domain::message::{FailureCode, Message, State, Status};
+use pillarbox_domain::suppression::is_stopped_at_ses;
 
 /// A message's record, as `GET /emails/{id}` of Resend's API has it.
 #[derive(Debug, Serialize)]

@@ -26,6 +26,7 @@ use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
 use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::rate_share::part_of_pace;
 use crate::record::decode_message;
 use crate::{Alerting, StoreError};
 use pillarbox_domain::id::MessageId;
@@ -531,22 +532,6 @@ async fn beat(
     *locked(&shared.node.sight) = sight;
     *seen = peers;
     Ok(())
-}
-
-/// Part of the pace that a node requests, from 0 to 1, if all nodes have these demands. A tenth is
-/// divided evenly, so that a node without messages sends its first ones at once.
-fn part_of_pace(own: u32, all: impl Iterator<Item = u32>) -> f64 {
-    const EVENLY: f64 = 0.1;
-    let (mut nodes, mut demand) = (0.0, 0.0);
-    for one in all {
-        nodes += 1.0;
-        demand += f64::from(one);
-    }
-    if demand > 0.0 {
-        EVENLY / nodes + (1.0 - EVENLY) * f64::from(own) / demand
-    } else {
-        1.0 / nodes
-    }
 }
 
 /// Fails the messages that dead nodes held; returns their number.
