@@ -163,7 +163,10 @@ impl Event {
                     .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
                 (!is_stopped && !is_wanted).then_some(SuppressionReason::Complaint)
             }
-            _ => None,
+            EventDetail::Bounce { .. }
+            | EventDetail::Delivery { .. }
+            | EventDetail::Reject { .. }
+            | EventDetail::DeliveryDelay { .. } => None,
         }
     }
 }

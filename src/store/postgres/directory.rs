@@ -53,9 +53,11 @@ impl Directory {
 fn rows_of(table: Table, rows: &[Row]) -> Vec<KeyedRow> {
     let keyed_row = |row: &Row| {
         let place = usize::try_from(row.get::<_, i32>("place")).ok()?;
+        if TABLES.get(place) != Some(&table) {
+            return None;
+        }
         let number = row.get::<_, Option<i32>>("number")?.unsigned_abs();
-        let key = Key::from((number, row.get::<_, &str>("name")));
-        (TABLES.get(place) == Some(&table)).then(|| (key, row.get("row")))
+        Some((Key::from((number, row.get::<_, &str>("name"))), row.get("row")))
     };
     let mut found: Vec<KeyedRow> = rows.iter().filter_map(keyed_row).collect();
     found.sort_unstable();
