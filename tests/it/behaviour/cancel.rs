@@ -22,11 +22,33 @@ fn text(site: &Site, arguments: &[&str]) -> String {
     String::from_utf8(site.done(arguments).stdout).unwrap()
 }
 
-/// A site whose provider takes nothing for now, so that everything waits.
-async fn paused_site(more: &str) -> Site {
-    let site = Site::with(more, Options::default()).await;
+/// Time after which a paused site calls the provider again, if the test waits for that.
+const RETURN: &str = "15s";
+
+/// Such a time for a test that does not.
+const NEVER: &str = "1h";
+
+/// A site whose provider takes nothing, so that everything waits. No call asks before this time
+/// whether it takes messages again: that message would be under way, and not cancelled.
+async fn paused_site(next_call: &str) -> Site {
+    let retries =
+        format!("[sending]\nretry_initial = \"{next_call}\"\nretry_max = \"{next_call}\"");
+    let site = Site::with(&retries, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::SendingPaused));
     site
+}
+
+/// Waits until the account was found paused and no call is under way.
+async fn until_paused(site: &Site) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let sending = crate::kit::status(site)["sending"].take();
+        if sending["provider"]["cause"] == "accountPaused" && sending["inFlight"] == 0 {
+            return;
+        }
+        assert!(Instant::now() < end, "{sending}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Posts this many messages, many at a time; gives their ids.
@@ -65,9 +87,10 @@ fn pending(site: &Site) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_cancels_nothing_and_its_queued_mail_can_be_cancelled() {
-    let site = paused_site("").await;
+    let site = paused_site(RETURN).await;
     let mut server = site.start();
     let by_first = server.send(&message()).await;
+    until_paused(&site).await;
     let added = json_of(&site, &["key", "add", "--org", "acme"]);
     server.key = added["key"].as_str().unwrap().to_owned();
     let by_second = [server.send(&message()).await, server.send(&message()).await];
@@ -101,10 +124,11 @@ async fn a_revoked_key_cancels_nothing_and_its_queued_mail_can_be_cancelled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_cancelled_by_id_organisation_and_domain() {
-    let site = paused_site("").await;
+    let site = paused_site(NEVER).await;
     site.done(&["domain", "add", "--org", "acme", "b\u{fc}cher.example", "--assume-verified"]);
     let mut server = site.start();
     let ids = [server.send(&message()).await, server.send(&message()).await];
+    until_paused(&site).await;
     let from = message_with("from", json!("ann@B\u{fc}cher.example"));
     let other_domain = server.send(&from).await;
     server.key = site.add_organisation("beta", "example.com");
@@ -151,11 +175,12 @@ async fn messages_are_cancelled_by_id_organisation_and_domain() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn removing_an_organisation_or_its_domain_ends_what_is_queued_at_once() {
-    let site = paused_site("").await;
+    let site = paused_site(RETURN).await;
     site.done(&["domain", "add", "--org", "acme", "other.example", "--assume-verified"]);
     let mut server = site.start();
     let withdrawn = server.send(&message_with("from", json!("ann@other.example"))).await;
     let kept = server.send(&message()).await;
+    until_paused(&site).await;
     let beta = site.add_organisation("beta", "example.com");
     site.done(&["domain", "add", "--org", "beta", "other.example", "--assume-verified"]);
     server.key.clone_from(&beta);
@@ -233,10 +258,11 @@ async fn a_cancellation_that_races_with_calls_counts_each_message_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_are_cancelled_while_others_are_accepted() {
-    const MESSAGES: usize = if cfg!(feature = "long") { 10_000 } else { 1_500 };
-    let site = paused_site("").await;
+    const MESSAGES: usize = if cfg!(feature = "long") { 10_000 } else { 3_000 };
+    let site = paused_site(NEVER).await;
     let mut server = site.start();
     send_many(&server, MESSAGES).await;
+    until_paused(&site).await;
     server.key = site.add_organisation("beta", "example.com");
     let (began, mut slowest, mut accepted) = (Instant::now(), Duration::ZERO, 0);
     let (printed, took) = std::thread::scope(|scope| {
@@ -257,7 +283,11 @@ async fn thousands_are_cancelled_while_others_are_accepted() {
     });
     println!("cancelled in {took:?}; {accepted} accepted meanwhile, the slowest in {slowest:?}");
     assert_eq!(printed, json!({"cancelled": MESSAGES, "callsUnderWay": 0, "notPending": 0}));
-    assert!(accepted > 5, "the cancellation holds up what is accepted: {accepted}, {slowest:?}");
+    // Not a number of messages: on a busy machine each takes long, and so does the cancellation.
+    assert!(
+        slowest < took / 2,
+        "the cancellation holds up what is accepted: {slowest:?} of {took:?}"
+    );
     assert_eq!(pending(&site), accepted);
     assert_eq!(tally(&site)["cancelled"], MESSAGES);
     assert_eq!(site.simulator.accepted_total(), 0);
@@ -266,7 +296,7 @@ async fn thousands_are_cancelled_while_others_are_accepted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_in_the_middle_of_a_cancellation_loses_no_message() {
     const MESSAGES: usize = 3_000;
-    let site = paused_site("").await;
+    let site = paused_site(NEVER).await;
     let server = site.start();
     send_many(&server, MESSAGES).await;
     std::thread::scope(|scope| {
@@ -310,12 +340,12 @@ fn on_terminal(site: &Site, arguments: &[&str], typed: &str) -> (bool, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_that_end_messages_say_how_many_on_a_terminal_and_ask() {
-    // No call is made to see if the provider takes mail again: a message would be under way.
-    let site = paused_site("[sending]\nretry_initial = \"1h\"\nretry_max = \"1h\"").await;
+    let site = paused_site(NEVER).await;
     let server = site.start();
     for _ in 0..3 {
         server.send(&message()).await;
     }
+    until_paused(&site).await;
     let commands: [&[&str]; 3] = [
         &["message", "cancel", "--org", "acme"],
         &["domain", "remove", "--org", "acme", "example.com"],
