@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use crate::cancel::Canceller;
 use crate::error::ApiError;
 use crate::metrics::ClientMetrics;
-use crate::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
+use crate::requests::{BatchDocument, FeedQuery, ListQuery, SendDocument};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::feed::{FeedCursor, FeedPosition};
 use pillarbox_domain::id::{KeyId, MessageId, OrganisationId};
@@ -41,11 +41,12 @@ use pillarbox_runtime::in_flight::InFlightGuard;
 use pillarbox_runtime::shared_limits::{Budget, Exhausted};
 use pillarbox_store::{Accepted, Client, FeedPage, Lister, Store, StoreError};
 
+pub mod answers;
 pub mod cancel;
 pub mod error;
 pub mod json;
 pub mod metrics;
-pub mod wire;
+pub mod requests;
 
 /// The API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
 /// without a key. Written by hand, because it says more than types do; tests hold it against the
@@ -194,7 +195,7 @@ impl Handler for Api {
         let mut response = self.inner.answered(answer, organisation, ApiError::into_response);
         if has_ignored_key {
             self.inner.metrics.ignored_keys.inc();
-            let notice = HeaderValue::from_static(wire::IDEMPOTENCY_KEY_NOTICE);
+            let notice = HeaderValue::from_static(requests::IDEMPOTENCY_KEY_NOTICE);
             response.headers_mut().insert(NOTICE, notice);
         }
         response.map(Into::into)
@@ -291,7 +292,7 @@ impl RequestHandler {
             (Endpoint::Cancel(text), &Method::POST) => {
                 require_json(&head.headers)?;
                 let body = self.read_body(&organisation, body).await?;
-                wire::require_no_fields(&body)?;
+                requests::require_no_fields(&body)?;
                 let (message, live) = self.cancel(&organisation, text).await?;
                 self.record(&organisation, message, live.as_ref())
             }
@@ -413,7 +414,7 @@ impl RequestHandler {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let accepted = self.intake.accept(prepared).await?;
         let id = accepted.id();
-        let mut response = json(wire::accepted(id));
+        let mut response = json(answers::accepted(id));
         self.count(&accepted);
         match accepted {
             Accepted::New(_) => {
@@ -444,7 +445,7 @@ impl RequestHandler {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        self.accept_batch(prepared, request_id, wire::accepted_batch).await
+        self.accept_batch(prepared, request_id, answers::accepted_batch).await
     }
 
     /// Accepts a prepared batch, and answers with the outcome of each of its messages, as `write`
@@ -458,7 +459,7 @@ impl RequestHandler {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let told = self.intake.accept_batch(prepared).await?;
         tracing::debug!(%request_id, messages = told.len(), "accepted a batch");
-        let answers: Vec<_> = wire::batch_answers(told).collect();
+        let answers: Vec<_> = answers::batch_answers(told).collect();
         for answer in &answers {
             match answer {
                 Ok(accepted) => self.count(accepted),
@@ -490,7 +491,7 @@ impl RequestHandler {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let ListQuery { filter, limit } = ListQuery::parse(query)?;
         let kind = organisation.kind;
-        let write = move |listing| wire::emails(kind, listing);
+        let write = move |listing| answers::emails(kind, listing);
         self.list_messages(organisation, filter, limit.unwrap_or(DEFAULT_LIMIT), write).await
     }
 
@@ -541,7 +542,7 @@ impl RequestHandler {
         message: Message,
         live: Option<&Live>,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        self.counted(organisation, wire::message(organisation.kind, message, live))
+        self.counted(organisation, answers::message(organisation.kind, message, live))
     }
 
     async fn events(
@@ -550,7 +551,7 @@ impl RequestHandler {
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let message = self.message_of(organisation, text).await?;
-        self.counted(organisation, wire::events(&self.store.events(message.id).await?))
+        self.counted(organisation, answers::events(&self.store.events(message.id).await?))
     }
 
     async fn timeline(
@@ -562,13 +563,13 @@ impl RequestHandler {
         let events = self.store.events(message.id).await?;
         let now = self.clock.window_time();
         let entries = self.store.timeline(&message, events, now).await?;
-        self.counted(organisation, wire::timeline(entries))
+        self.counted(organisation, answers::timeline(entries))
     }
 
     async fn usage(&self, organisation: &Organisation) -> Result<Response<Full<Bytes>>, ApiError> {
         let usage = self.store.usage(&[organisation.id], self.clock.period_time()).await?;
         let usage = usage.first().copied().unwrap_or_default();
-        self.counted(organisation, wire::usage(&organisation.limits, &usage))
+        self.counted(organisation, answers::usage(&organisation.limits, &usage))
     }
 
     async fn feed(
@@ -588,7 +589,7 @@ impl RequestHandler {
         // In the task that reads the rows, as a listing is written.
         let write = move |page: FeedPage| {
             let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
-            responses.count(organisation, wire::feed(kind, &page.entries, next))
+            responses.count(organisation, answers::feed(kind, &page.entries, next))
         };
         let written = self.store.list_feed(organisation, after, types, limit, window_now, write);
         Ok(json(written.await??))

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::OPENAPI;
+use crate::answers;
 use crate::error::ApiError;
-use crate::wire::{self, ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS};
+use crate::requests::{ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS};
 use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -130,7 +131,7 @@ fn a_request_has_the_fields_that_the_code_takes() {
 #[test]
 fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     let record: Value =
-        serde_json::from_slice(&wire::message(OrganisationKind::Test, message(), None)).unwrap();
+        serde_json::from_slice(&answers::message(OrganisationKind::Test, message(), None)).unwrap();
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
     let mut always = keys(&record);
@@ -144,13 +145,13 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     let listing =
         Listing { messages: vec![(message(), None)], looked_at: 0, next: Some(message().id) };
     let page: Value =
-        serde_json::from_slice(&wire::emails(OrganisationKind::Test, listing)).unwrap();
+        serde_json::from_slice(&answers::emails(OrganisationKind::Test, listing)).unwrap();
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
-    let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
+    let accepted: Value = serde_json::from_slice(&answers::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
     let refused = Refusal::Suppressed { field: "to[0]".to_owned() };
     let told = vec![Ok(Accepted::Replayed(message().id)), Err(RequestRefusal::Refused(refused))];
-    let batch = wire::accepted_batch(&wire::batch_answers(told).collect::<Vec<_>>());
+    let batch = answers::accepted_batch(&answers::batch_answers(told).collect::<Vec<_>>());
     let batch: Value = serde_json::from_slice(&batch).unwrap();
     assert_eq!(keys(&schema("BatchAccepted")["properties"]), keys(&batch));
     let answers = &schema("BatchAnswer")["oneOf"];
@@ -176,7 +177,7 @@ fn events_have_the_details_that_the_code_gives() {
         EventDetail::DeliveryDelay { delay_type: String::new(), diagnostic_code: text() },
     ];
     let events = details.map(|detail| Event { occurred_at: NOON, recipients: Vec::new(), detail });
-    let given: Value = serde_json::from_slice(&wire::events(&events)).unwrap();
+    let given: Value = serde_json::from_slice(&answers::events(&events)).unwrap();
     assert_eq!(keys(&schema("EventList")["properties"]), keys(&given));
     let given = given["events"].as_array().unwrap();
     assert_eq!(keys(&schema("Event")["properties"]), keys(&given[0]));
@@ -208,7 +209,7 @@ fn timelines_and_usage_have_the_members_that_the_code_gives() {
         Entry::Omitted(1),
     ];
     let steps = StepKind::ALL.map(|kind| Entry::Step(step(kind)));
-    let given = wire::timeline(steps.into_iter().chain(entries).collect());
+    let given = answers::timeline(steps.into_iter().chain(entries).collect());
     let given: Value = serde_json::from_slice(&given).unwrap();
     assert_eq!(keys(&schema("Timeline")["properties"]), keys(&given));
     let given = given["timeline"].as_array().unwrap();
@@ -221,7 +222,7 @@ fn timelines_and_usage_have_the_members_that_the_code_gives() {
         assert!(what == "delivery" || words.contains(&format!("`{what}`")), "{what}: {words}");
     }
 
-    let given = wire::usage(&Limits::NONE, &Usage::default());
+    let given = answers::usage(&Limits::NONE, &Usage::default());
     let given: Value = serde_json::from_slice(&given).unwrap();
     let described = schema("Usage");
     assert_eq!(keys(&described["properties"]), keys(&given));
@@ -287,7 +288,7 @@ fn the_feed_has_the_parameters_and_fields_of_the_code() {
         entry(sent, FeedChange::Observed(event)),
     ];
     let page: Value =
-        serde_json::from_slice(&wire::feed(OrganisationKind::Test, &entries, "next".to_owned()))
+        serde_json::from_slice(&answers::feed(OrganisationKind::Test, &entries, "next".to_owned()))
             .unwrap();
     assert_eq!(keys(&schema("FeedPage")["properties"]), keys(&page));
     let events = page["events"].as_array().unwrap();

@@ -34,10 +34,11 @@ use pillarbox_runtime::in_flight::InFlightGuard;
 use pillarbox_store::{BatchMode, Client};
 
 use error::KeyGiven;
-use wire::{BatchDocument, EmailDocument, ListQuery};
+use requests::{BatchDocument, EmailDocument, ListQuery};
 
+mod answers;
 mod error;
-mod wire;
+mod requests;
 
 /// This API's own description, as an `OpenAPI` 3.1 document, and the path at which it is served
 /// without a key. Tests hold it against the code.
@@ -178,7 +179,7 @@ impl ResendApi {
                 // Some clients send no body, and then no type of one.
                 if !body.is_empty() {
                     api::require_json(&head.headers)?;
-                    api::wire::require_no_fields(&body)?;
+                    api::requests::require_no_fields(&body)?;
                 }
                 self.cancel(&organisation, text).await
             }
@@ -189,7 +190,7 @@ impl ResendApi {
             }
             (Endpoint::Email(text), &Method::GET) => {
                 let (message, _) = self.inner.current(&organisation, text).await?;
-                self.inner.counted(&organisation, wire::record(message))
+                self.inner.counted(&organisation, answers::record(message))
             }
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
@@ -207,7 +208,7 @@ impl ResendApi {
         let body = self.inner.read_body(organisation, body).await?;
         let prepared = {
             let document = EmailDocument::parse(&body)?;
-            let mut request = wire::request(document.draft()?)?;
+            let mut request = requests::request(document.draft()?)?;
             if let Some(key) = idempotency_key {
                 request = request.identified_by(key);
             }
@@ -235,7 +236,7 @@ impl ResendApi {
             let keys = idempotency_key.map(|key| (0..MAX_BATCH).map(move |n| batch_key(key, n)));
             let keys: Vec<_> = keys.into_iter().flatten().collect();
             let requests = drafts.enumerate().map(|(index, draft)| {
-                let request = wire::request(draft?)?;
+                let request = requests::request(draft?)?;
                 Ok(match keys.get(index) {
                     Some(key) => request.identified_by(key.as_key()),
                     None => request,
@@ -246,7 +247,7 @@ impl ResendApi {
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        let write = |answers: &[_]| wire::accepted_batch(mode, answers);
+        let write = |answers: &[_]| answers::accepted_batch(mode, answers);
         self.inner.accept_batch(prepared, request_id, write).await
     }
 
@@ -262,7 +263,7 @@ impl ResendApi {
                         under way, after which it is not tried again";
             return Err(FieldError { field: None, rule: rule.to_owned() }.into());
         }
-        self.inner.counted(organisation, wire::cancelled(message.id))
+        self.inner.counted(organisation, answers::cancelled(message.id))
     }
 
     async fn list(
@@ -274,7 +275,7 @@ impl ResendApi {
         let write = |listing: Listing| {
             let has_more = listing.next.is_some();
             let emails = listing.messages.into_iter().map(|(message, _)| EmailView::new(message));
-            wire::list(emails.collect(), has_more)
+            answers::list(emails.collect(), has_more)
         };
         self.inner.list_messages(organisation, filter, limit, write).await
     }

@@ -28,11 +28,11 @@ fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 
 #[test]
 fn the_document_has_the_names_of_the_code() {
-    assert_eq!(keys(&schema("Email")["properties"]), set(wire::FIELDS));
-    assert_eq!(keys(&schema("Attachment")["properties"]), set(wire::ATTACHMENT_MEMBERS));
+    assert_eq!(keys(&schema("Email")["properties"]), set(requests::FIELDS));
+    assert_eq!(keys(&schema("Attachment")["properties"]), set(requests::ATTACHMENT_MEMBERS));
     let parameters = document()["paths"]["/emails"]["get"]["parameters"].clone();
     let parameters = parameters.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
-    assert_eq!(set(parameters), set(wire::PARAMETERS));
+    assert_eq!(set(parameters), set(requests::PARAMETERS));
     let mut names = BTreeSet::new();
     for error in ApiError::one_of_each() {
         for key in [KeyGiven::Yes, KeyGiven::No] {

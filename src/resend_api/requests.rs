@@ -1,28 +1,20 @@
-//! Resend's JSON, both ways: a document becomes a [`Draft`], with types checked and no rule; records
-//! and ids become bytes.
+//! The JSON of Resend's requests, and their queries: a document becomes a [`Draft`], with types checked
+//! and no rule.
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
-use serde::Serialize;
-
-use pillarbox_api::error::ApiError;
 use pillarbox_api::json::{self, Form, Json, JsonError};
-use pillarbox_api::wire::{
-    Members, StringMembers, body_text, limit, message_id, not_type, objects, page_to_json,
-    parameters, string, string_members, texts, to_json, unknown, wrong_type,
+use pillarbox_api::requests::{
+    Members, StringMembers, body_text, limit, message_id, not_type, objects, parameters, string,
+    string_members, texts, unknown, wrong_type,
 };
-use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::MAX_BATCH;
 use pillarbox_domain::mailbox::Mailbox;
-use pillarbox_domain::message::Message;
 use pillarbox_domain::request::{
     AttachmentDraft, BodyText, Draft, FieldError, HeaderPolicy, RequestError, SendRequest,
 };
 use pillarbox_domain::search::MessageFilter;
-use pillarbox_records::views::resend::EmailView;
 use pillarbox_smtp::address_field;
-use pillarbox_store::{Accepted, BatchMode};
 
 /// The fields of an email.
 pub(super) const FIELDS: [&str; 11] = [
@@ -310,61 +302,6 @@ impl ListQuery {
         }
         Ok(list)
     }
-}
-
-/// The answer to a batch: the ids of those that are accepted, in their order, and of a permissive one
-/// the reasons why others are not.
-pub(super) fn accepted_batch(mode: BatchMode, answers: &[Result<Accepted, ApiError>]) -> Bytes {
-    #[derive(Serialize)]
-    struct Batch {
-        data: Vec<Id>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        errors: Option<Vec<Refused>>,
-    }
-    #[derive(Serialize)]
-    struct Id {
-        id: String,
-    }
-    #[derive(Serialize)]
-    struct Refused {
-        index: usize,
-        message: String,
-    }
-    let ids = answers.iter().filter_map(|answer| answer.as_ref().ok());
-    let refused = answers.iter().enumerate().filter_map(|(index, answer)| {
-        let error = answer.as_ref().err()?;
-        Some(Refused { index, message: error.answer().message.into_owned() })
-    });
-    to_json(&Batch {
-        data: ids.map(|accepted| Id { id: accepted.id().to_string() }).collect(),
-        errors: (mode == BatchMode::Partial).then(|| refused.collect()),
-    })
-}
-
-/// Encodes a message's record.
-pub(super) fn record(message: Message) -> Bytes {
-    to_json(&EmailView::new(message))
-}
-
-/// A page of records.
-pub(super) fn list(data: Vec<EmailView>, has_more: bool) -> Bytes {
-    #[derive(Serialize)]
-    struct List {
-        object: &'static str,
-        has_more: bool,
-        data: Vec<EmailView>,
-    }
-    page_to_json(&List { object: "list", has_more, data })
-}
-
-/// The answer to a cancellation.
-pub(super) fn cancelled(id: MessageId) -> Bytes {
-    #[derive(Serialize)]
-    struct Cancelled {
-        object: &'static str,
-        id: String,
-    }
-    to_json(&Cancelled { object: "email", id: id.to_string() })
 }
 
 #[cfg(test)]
