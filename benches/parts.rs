@@ -15,7 +15,7 @@ use criterion::Criterion;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use pillarbox_api::wire::SendDocument;
+use pillarbox_api::requests::SendDocument;
 use pillarbox_domain::admission::{Admitted, Facts, admit};
 use pillarbox_domain::id::{MessageId, MessageIds};
 use pillarbox_domain::mailbox::DomainName;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use pillarbox_api::wire::SendDocument;
+use pillarbox_api::requests::SendDocument;
 use pillarbox_domain::admission::{Facts, admit};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::MessageIds;

@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pillarbox_api::error::ApiError;
-use pillarbox_api::wire::{BatchDocument, SendDocument};
+use pillarbox_api::requests::{BatchDocument, SendDocument};
 use pillarbox_domain::limits::{MAX_BATCH, MAX_RECIPIENTS};
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::request::{BodyText, Draft, RequestError, SendRequest};
