@@ -47,6 +47,7 @@ mod moment;
 pub mod node;
 mod options;
 pub mod organisation;
+mod organisation_series;
 pub mod process;
 mod refusal;
 pub mod restart;

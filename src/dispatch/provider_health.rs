@@ -8,21 +8,16 @@
 //! anything up.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
+use crate::unanswered_calls::{UnansweredCalls, is_forgotten};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::retry::Backoff;
 use pillarbox_runtime::in_flight::InFlightGuard;
 
-/// Calls without an answer in a row, with none that succeeded in between, that mean: the provider
-/// does not answer. One lost answer among many good ones must not stop sending.
-const DOWN_AFTER: u32 = 5;
-/// Time without another failed call after which earlier ones say nothing of the provider any more.
-const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// Questions without a message in a row that could not be asked, from which on the provider cannot
 /// be reached. One that is lost on its way means nothing.
 const SILENT_AFTER: u32 = 2;
@@ -34,7 +29,7 @@ pub(super) struct ProviderHealth {
     /// Breakers of the organisations whose calls alone got no answer. One stays when its
     /// organisation has returned, because it knows which calls are from before.
     single: BTreeMap<OrganisationId, CircuitBreaker>,
-    run: FailedRun,
+    unanswered: UnansweredCalls,
     silence: Option<Silence>,
     /// True if anything was answered since the start.
     has_answered: bool,
@@ -48,24 +43,6 @@ struct Silence {
     questions: u32,
     /// Message of the last failure.
     message: String,
-}
-
-/// Calls without an answer since the last call that succeeded. Probes of an organisation that is
-/// held up by itself say nothing of the others, and are not among them.
-#[derive(Debug, Default)]
-struct FailedRun {
-    /// Number of calls by organisation: a few, because the run ends at [`DOWN_AFTER`] calls of
-    /// others.
-    calls: BTreeMap<OrganisationId, u32>,
-    /// Message of the last failure.
-    message: String,
-    /// End of the last of them, or of a probe that failed meanwhile.
-    last: Option<Instant>,
-    /// Number of them that the provider's answer to a question without a message has explained:
-    /// their messages are the cause.
-    explained: u32,
-    /// Since when the others are so many that the provider may be down.
-    doubted_since: Option<Instant>,
 }
 
 /// State of the provider as it is reported to operators.
@@ -112,55 +89,13 @@ pub(super) struct PausedOrganisation {
     pub(super) message: String,
 }
 
-impl FailedRun {
-    fn add(&mut self, organisation: OrganisationId, message: &str, now: Instant) {
-        if self.last.is_none_or(|last| is_forgotten(last, now)) {
-            *self = Self::default();
-        }
-        *self.calls.entry(organisation).or_default() += 1;
-        message.clone_into(&mut self.message);
-        self.last = Some(now);
-        if self.all() - self.explained >= DOWN_AFTER {
-            self.doubted_since.get_or_insert(now);
-        }
-    }
-
-    /// Takes note that the provider has answered a question that was asked at `asked`.
-    fn explain(&mut self, asked: Instant) {
-        if self.doubted_since.is_some_and(|since| asked > since) {
-            self.doubted_since = None;
-            self.explained = self.all();
-        }
-    }
-
-    /// Takes note that the provider still does not answer.
-    fn confirm(&mut self, now: Instant) {
-        if self.doubted_since.is_some() {
-            self.last = Some(now);
-        }
-    }
-
-    fn of(&self, organisation: OrganisationId) -> u32 {
-        self.calls.get(&organisation).copied().unwrap_or_default()
-    }
-
-    fn all(&self) -> u32 {
-        self.calls.values().sum()
-    }
-
-    /// Those that are not of the organisation with the most.
-    fn of_others(&self) -> u32 {
-        self.all() - self.calls.values().max().copied().unwrap_or_default()
-    }
-}
-
 impl ProviderHealth {
     /// A provider that is taken to work; probes follow `backoff` when it does not.
     pub(super) fn new(backoff: Backoff, now: Instant) -> Self {
         Self {
             everybody: CircuitBreaker::new(backoff, now),
             single: BTreeMap::new(),
-            run: FailedRun::default(),
+            unanswered: UnansweredCalls::default(),
             silence: None,
             has_answered: false,
             backoff,
@@ -184,10 +119,9 @@ impl ProviderHealth {
                 let (state, since) = (self.state().clone(), self.everybody.open_since());
                 return Reported { state, since };
             }
-        } else if self.run.doubted_since.is_some() && is_recent(self.run.last) {
-            let (cause, message) = (Cause::Unreachable, self.run.message.clone());
-            let state = BreakerState::Open { cause, message };
-            return Reported { state, since: self.run.doubted_since };
+        } else if let Some((since, message)) = self.unanswered.doubt(now) {
+            let (cause, message) = (Cause::Unreachable, message.to_owned());
+            return Reported { state: BreakerState::Open { cause, message }, since: Some(since) };
         } else if let Some(Silence { since, questions, message }) = &self.silence
             && (!self.has_answered || *questions >= SILENT_AFTER)
         {
@@ -199,7 +133,7 @@ impl ProviderHealth {
 
     /// Returns true if an answer to a question without a message could change the state.
     pub(super) fn is_doubted(&self) -> bool {
-        !self.everybody.is_up() || self.run.doubted_since.is_some()
+        !self.everybody.is_up() || self.unanswered.are_in_doubt()
     }
 
     /// Takes into account the provider's answer to a question without a message, asked at `asked`,
@@ -222,16 +156,16 @@ impl ProviderHealth {
         match evidence(Cause::Unreachable) {
             Evidence::Against => {
                 self.hear();
-                self.run.explain(asked);
+                self.unanswered.explain(asked);
             }
-            Evidence::For => self.run.confirm(now),
+            Evidence::For => self.unanswered.confirm(now),
             Evidence::None => {}
         }
         let BreakerState::Open { cause, .. } = self.state() else { return Vec::new() };
         match evidence(*cause) {
             Evidence::Against if next == NextProbe::None && self.everybody.heeds(asked) => {
                 self.everybody.succeed();
-                self.run = FailedRun::default();
+                self.unanswered = UnansweredCalls::default();
                 self.probe_at_once(now)
             }
             Evidence::For => {
@@ -336,7 +270,7 @@ impl ProviderHealth {
     fn succeed(&mut self, organisation: OrganisationId, started: Instant) {
         if self.everybody.heeds(started) {
             self.everybody.succeed();
-            self.run = FailedRun::default();
+            self.unanswered = UnansweredCalls::default();
         }
         if let Some(breaker) = self.single.get_mut(&organisation)
             && breaker.heeds(started)
@@ -363,7 +297,7 @@ impl ProviderHealth {
             Some(breaker) if !breaker.heeds(started) => {}
             Some(breaker) if !breaker.is_up() => {
                 breaker.fail(cause, message, now);
-                self.run.confirm(now);
+                self.unanswered.confirm(now);
             }
             Some(_) | None => {
                 if is_heeded && !is_told_of_all {
@@ -376,11 +310,11 @@ impl ProviderHealth {
     /// Counts a call without an answer. It speaks against the provider as a whole once enough of
     /// others do, and until then against its organisation.
     fn count(&mut self, organisation: OrganisationId, message: &str, now: Instant) {
-        self.run.add(organisation, message, now);
-        if self.run.of_others() >= DOWN_AFTER {
+        self.unanswered.add(organisation, message, now);
+        if self.unanswered.stop_all() {
             self.everybody.impair(Cause::Unreachable, message, now);
         }
-        if self.run.of(organisation) >= DOWN_AFTER {
+        if self.unanswered.stop(organisation) {
             let backoff = self.backoff;
             let new = || CircuitBreaker::new(backoff, now);
             let breaker = self.single.entry(organisation).or_insert_with(new);
@@ -400,16 +334,16 @@ impl ProviderHealth {
     }
 }
 
-fn is_forgotten(failed_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(failed_at) >= FORGOTTEN_AFTER
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const A: OrganisationId = OrganisationId(1);
     const B: OrganisationId = OrganisationId(2);
+    /// Time for which failures say something of the provider.
+    const HOLDS_FOR: Duration = Duration::from_mins(10);
     const SECOND: Duration = Duration::from_secs(1);
     const LOST: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "no answer" };
 
@@ -545,18 +479,18 @@ mod tests {
     fn failures_are_forgotten_if_nothing_can_show_that_they_are_over() {
         let mut calls = Calls::new();
         calls.make(A, &LOST, 5);
-        calls.1 += FORGOTTEN_AFTER;
+        calls.1 += HOLDS_FOR;
         assert!(!calls.is_told());
         calls.make(B, &LOST, 4);
         assert!(!calls.is_told(), "nor do they count together with later ones");
 
         let mut calls = Calls::new();
         calls.make(A, &Signal::Failing { cause: Cause::SetupFault, message: "no" }, 1);
-        calls.1 += FORGOTTEN_AFTER / 2;
+        calls.1 += HOLDS_FOR / 2;
         calls.answer(Evidence::For, NextProbe::None);
-        calls.1 += FORGOTTEN_AFTER / 2;
+        calls.1 += HOLDS_FOR / 2;
         assert!(calls.is_told_with(NextProbe::None), "it was confirmed");
-        calls.1 += FORGOTTEN_AFTER / 2;
+        calls.1 += HOLDS_FOR / 2;
         assert!(!calls.is_told_with(NextProbe::None));
         assert!(calls.is_told(), "a message that waits will show it");
         assert!(!calls.0.is_up(), "the report holds nothing up, and lets nothing go");

@@ -35,6 +35,8 @@ pub mod message;
 
 pub mod message_terms;
 
+mod proof_of_acceptance;
+
 pub mod attempt;
 
 pub mod retry;

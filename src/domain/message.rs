@@ -325,21 +325,6 @@ impl Message {
         Recorded::Changed
     }
 
-    /// Records an event's proof that the provider accepted the message at `accepted_at`.
-    pub fn prove_accepted(&mut self, ses_message_id: &str, accepted_at: Timestamp) -> Recorded {
-        match self.state {
-            State::Queued { .. } | State::Failed { acceptance: Acceptance::Possible, .. } => {
-                self.attempts = self.attempts.max(1);
-                self.state =
-                    State::Sent { ses_message_id: ses_message_id.to_owned(), sent_at: accepted_at };
-                Recorded::Changed
-            }
-            State::Sent { .. }
-            | State::Failed { acceptance: Acceptance::Excluded, .. }
-            | State::Suppressed { .. } => Recorded::AlreadyFinal,
-        }
-    }
-
     /// Takes an event into account, in whatever order events arrive.
     pub fn observe(&mut self, event: LastEvent) {
         self.last_event = self.last_event.max(Some(event));

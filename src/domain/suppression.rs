@@ -163,10 +163,7 @@ impl Event {
                     .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
                 (!is_stopped && !is_wanted).then_some(SuppressionReason::Complaint)
             }
-            EventDetail::Bounce { .. }
-            | EventDetail::Delivery { .. }
-            | EventDetail::Reject { .. }
-            | EventDetail::DeliveryDelay { .. } => None,
+            _ => None,
         }
     }
 }
@@ -189,6 +186,7 @@ mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert_eq, prop_assume, proptest};
 
     use super::*;
+    use crate::event::EventType;
 
     #[test]
     fn a_shown_address_is_one_that_can_be_given() {
@@ -281,6 +279,28 @@ mod tests {
     fn complaint(sub_type: Option<&str>) -> Event {
         let sub_type = sub_type.map(str::to_owned);
         event(EventDetail::Complaint { feedback_type: None, sub_type })
+    }
+
+    /// An event of each type that suppresses nobody. A new type must be decided here.
+    fn harmless(event_type: EventType) -> Event {
+        let sub_type = || "OnAccountSuppressionList".to_owned();
+        event(match event_type {
+            EventType::Delivery => EventDetail::Delivery { smtp_response: None },
+            EventType::Reject => EventDetail::Reject { reason: "Bad content".to_owned() },
+            EventType::DeliveryDelay => {
+                EventDetail::DeliveryDelay { delay_type: sub_type(), diagnostic_code: None }
+            }
+            EventType::Bounce => return bounce(BounceType::Permanent, &sub_type()),
+            EventType::Complaint => return complaint(Some(&sub_type())),
+        })
+    }
+
+    #[test]
+    fn an_event_that_is_nobodys_refusal_suppresses_nobody() {
+        for event_type in EventType::ALL {
+            let event = harmless(event_type);
+            assert_eq!((event.event_type(), event.suppresses()), (event_type, None));
+        }
     }
 
     #[test]

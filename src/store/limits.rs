@@ -10,8 +10,6 @@ pub(super) const DEAD_LETTERS: &str = "unreadable documents";
 pub(super) const MAX_UNMATCHED: usize = 10_000;
 /// Name of unmatched events in the log.
 pub(super) const UNMATCHED: &str = "events without a message";
-/// Time for which an unmatched event waits for its message (contract, section 3).
-pub(super) const UNMATCHED_WAIT: Duration = Duration::from_hours(24);
 /// Time after the last loss for which the count of lost messages is shown if nobody acknowledges
 /// it.
 pub(super) const LOST_SHOWN: Duration = Duration::from_hours(24);

@@ -4,13 +4,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::limits::UNMATCHED_WAIT;
 use crate::{Purged, Store, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::time::Timestamp;
+
+/// Time for which an unmatched event waits for its message (contract, section 3).
+const UNMATCHED_WAIT: Duration = Duration::from_hours(24);
 
 /// Rows that one step of the purge removes, in runs of stored instants.
 pub(super) struct PurgeStep {

@@ -20,7 +20,7 @@ use crate::redb::changes::{Changes, LaterChanges};
 use crate::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::redb::data_file::DataFile;
 use crate::redb::error::{OpenError, ReadError};
-use crate::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
+use crate::redb::journal::{self, Checkpoint, Epoch, Journal, JournalError};
 use crate::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
 use crate::redb::recent_rows::{Readable, RecentRows};
 use crate::redb::tables::{
@@ -438,7 +438,7 @@ impl SharedDatabase {
             journal.restart(checkpoint);
             if !is_in_place {
                 let found = (self.opener.journal)().map_err(JournalError::from)?;
-                self.opener.keep_journal_of_another(found)?;
+                journal::keep_of_another(found, &self.opener.set_journal_aside)?;
                 let file = (self.opener.create_journal)().map_err(JournalError::from)?;
                 let checkpoint = journal.move_to(file).map_err(JournalError::from)?;
                 write(&database, |transaction| keep_checkpoint(transaction, checkpoint))?;

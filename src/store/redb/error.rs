@@ -89,10 +89,9 @@ impl From<JournalError> for OpenError {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::Io(error) => Self::Io(StorageError::Io(of_journal(&error)).into()),
-            JournalError::Foreign
-            | JournalError::Older
-            | JournalError::Newer
-            | JournalError::Damaged { .. } => Self::Journal(error.to_string()),
+            JournalError::OfAnother(_) | JournalError::Damaged { .. } => {
+                Self::Journal(error.to_string())
+            }
         }
     }
 }

@@ -20,12 +20,15 @@ use redb::StorageBackend;
 use sha2::{Digest, Sha256};
 
 use crate::redb::data_file::FileId;
-use head::{Head, read_head};
+use head::Head;
+use ownership::required_head;
 
 pub(super) use direct_file::DirectFile;
+pub(super) use ownership::{OfAnother, belongs_to, keep_of_another};
 
 mod direct_file;
 mod head;
+mod ownership;
 
 /// Alignment of a direct write, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -53,12 +56,8 @@ pub(super) struct Checkpoint {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JournalError {
-    #[error("it is not the one that the data file was last used with")]
-    Foreign,
-    #[error("it is older than the data file, and lacks what was accepted last")]
-    Older,
-    #[error("it is newer than the data file, which lacks what was accepted before")]
-    Newer,
+    #[error(transparent)]
+    OfAnother(#[from] OfAnother),
     #[error("record {record} of the journal is damaged, and later ones are there")]
     Damaged { record: u64 },
     #[error(transparent)]
@@ -267,7 +266,7 @@ impl Journal {
         mut replay: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         if checkpoint.epoch != self.epoch {
-            return Err(JournalError::Foreign.into());
+            return Err(JournalError::from(OfAnother::Start).into());
         }
         let (last, _) = self.replay_up_to(self.last, checkpoint, &mut replay)?;
         if last < self.last {
@@ -289,7 +288,7 @@ impl Journal {
             let found = self.read(checkpoint.epoch, behind).map_err(JournalError::from)?;
             if let Some((number, _)) = found.filter(|(number, _)| *number > last) {
                 return Err(if self.head.has_mark_between(checkpoint, number) {
-                    JournalError::Newer.into()
+                    JournalError::from(OfAnother::Newer).into()
                 } else {
                     JournalError::Damaged { record: last + 1 }.into()
                 });
@@ -351,18 +350,6 @@ impl Journal {
 }
 
 /// Reads the head of a journal, if it is the one of a data file with this checkpoint.
-fn required_head(file: &JournalFile, checkpoint: Checkpoint) -> Result<Head, JournalError> {
-    let head = read_head(&*file.storage)?.ok_or(JournalError::Foreign)?;
-    head.require(checkpoint)?;
-    Ok(head)
-}
-
-/// Returns the epochs whose journal a storage is, the current one first; `None` if it is no
-/// journal, or one that no data file needs any more.
-pub(super) fn owners(storage: &dyn StorageBackend) -> io::Result<Option<[Epoch; 2]>> {
-    Ok(read_head(storage)?.map(|head| head.owners))
-}
-
 /// Bytes that a record with this many bytes of changes takes up.
 fn record_bytes(changes: usize) -> u64 {
     (HEAD_BYTES + changes).next_multiple_of(BLOCK_BYTES) as u64

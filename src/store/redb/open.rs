@@ -75,11 +75,6 @@ fn found_journal(found: io::Result<Option<JournalFile>>) -> Result<Option<Journa
     })
 }
 
-fn is_of(epoch: Epoch, found: Option<&JournalFile>) -> Result<bool, JournalError> {
-    let owners = found.map(|file| journal::owners(&*file.storage)).transpose()?.flatten();
-    Ok(owners.is_some_and(|[owner, _]| owner == epoch))
-}
-
 fn missing_journal() -> OpenError {
     OpenError::Journal("it is missing".to_owned())
 }
@@ -91,8 +86,8 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
     let found = match kept {
         Some(_) => found,
         // A failed attempt may have made it this process's own.
-        None if is_of(epoch, found.as_ref())? => found,
-        None => opener.keep_journal_of_another(found)?,
+        None if journal::belongs_to(epoch, found.as_ref())? => found,
+        None => journal::keep_of_another(found, &opener.set_journal_aside)?,
     };
     let file = match found {
         Some(file) => file,
@@ -178,18 +173,6 @@ impl Opener {
         let database = (self.open_for_reading)()?;
         require_format(&database)?;
         owner::refuse_others(&database, owner)
-    }
-
-    /// Keeps a journal that was found under another name, if a data file may still need it: that
-    /// file is not here. Otherwise returns it.
-    pub(super) fn keep_journal_of_another(
-        &self,
-        found: Option<JournalFile>,
-    ) -> Result<Option<JournalFile>, JournalError> {
-        let Some(file) = found else { return Ok(None) };
-        let Some([epoch, _]) = journal::owners(&*file.storage)? else { return Ok(Some(file)) };
-        (self.set_journal_aside)(epoch)?;
-        Ok(None)
     }
 }
 

@@ -6,9 +6,7 @@ use std::io;
 
 use redb::StorageBackend;
 
-use crate::redb::journal::{
-    BLOCK_BYTES, CHECKSUM_BYTES, Checkpoint, Epoch, JournalError, checksum,
-};
+use crate::redb::journal::{BLOCK_BYTES, CHECKSUM_BYTES, Checkpoint, Epoch, checksum};
 
 /// First bytes of the file. The digit is the version of its layout.
 const MAGIC: &[u8; 16] = b"pillarbox jrnl 2";
@@ -23,16 +21,16 @@ const MARK_BYTES: usize = 8 + 8 + CHECKSUM_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Head {
-    layout: Layout,
+    pub(super) layout: Layout,
     /// The epochs that own the journal, the current one first.
     pub(super) owners: [Epoch; 2],
-    marks: [Option<Checkpoint>; 2],
+    pub(super) marks: [Option<Checkpoint>; 2],
     /// Position of the mark that must stay, because the data file may need it.
     kept: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+pub(super) enum Layout {
     /// Of a version that wrote no marks, so none can be required.
     Unmarked,
     Marked,
@@ -47,25 +45,6 @@ impl Head {
             marks: [Some(checkpoint), None],
             kept: 0,
         }
-    }
-
-    /// Checks that the journal is the one of a data file with this checkpoint.
-    pub(super) fn require(&self, checkpoint: Checkpoint) -> Result<(), JournalError> {
-        if !self.owners.contains(&checkpoint.epoch) {
-            return Err(JournalError::Foreign);
-        }
-        if self.layout == Layout::Unmarked || self.marks.contains(&Some(checkpoint)) {
-            return Ok(());
-        }
-        let is_of_earlier_start = checkpoint.epoch != self.owners[0];
-        let is_newer = self.marks.iter().flatten().any(|mark| {
-            if mark.epoch == checkpoint.epoch {
-                mark.record > checkpoint.record
-            } else {
-                is_of_earlier_start
-            }
-        });
-        Err(if is_newer { JournalError::Newer } else { JournalError::Older })
     }
 
     /// Returns true if there is a mark after the checkpoint and before the record of this number.

@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
 
+use super::ownership::owners;
 use super::*;
 use crate::redb::JOURNAL_NAME;
 
@@ -175,7 +176,10 @@ fn what_a_checkpoint_has_is_not_replayed_though_it_lies_behind_new_records() {
     assert_eq!(open(&memory, Some(checkpoint), Epoch(33)).unwrap().1, [b"fourth"]);
     // A checkpoint that was not durable: its records are overwritten, which must be detected.
     let before = Checkpoint { epoch: SECOND, record: 0 };
-    assert!(matches!(open(&memory, Some(before), Epoch(33)).unwrap_err(), JournalError::Newer));
+    assert!(matches!(
+        open(&memory, Some(before), Epoch(33)).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Newer)
+    ));
 }
 
 /// Makes a checkpoint of everything.
@@ -205,8 +209,8 @@ fn only_the_journal_with_the_mark_of_the_data_files_checkpoint_is_taken() {
                 (std::cmp::Ordering::Equal, Ok((_, replayed))) => {
                     assert_eq!(replayed.len(), usize::from(of_file > 0));
                 }
-                (std::cmp::Ordering::Greater, Err(JournalError::Older))
-                | (std::cmp::Ordering::Less, Err(JournalError::Newer)) => {}
+                (std::cmp::Ordering::Greater, Err(JournalError::OfAnother(OfAnother::Older)))
+                | (std::cmp::Ordering::Less, Err(JournalError::OfAnother(OfAnother::Newer))) => {}
                 (_, opened) => panic!("{of_file} {of_journal}: {:?}", opened.map(|found| found.1)),
             }
         }
@@ -259,8 +263,14 @@ fn a_journal_goes_on_in_another_file_under_a_number_that_the_first_never_had() {
     let moved = journal.move_to(file).unwrap();
     append(&mut journal, b"two");
     assert_eq!(open(&other.copied(), Some(moved), SECOND).unwrap().1, [b"two"]);
-    assert!(matches!(open(&memory, Some(moved), SECOND).unwrap_err(), JournalError::Older));
-    assert!(matches!(open(&other, Some(before), SECOND).unwrap_err(), JournalError::Newer));
+    assert!(matches!(
+        open(&memory, Some(moved), SECOND).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Older)
+    ));
+    assert!(matches!(
+        open(&other, Some(before), SECOND).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Newer)
+    ));
 }
 
 /// Copies of a journal's first block as a loss of power may leave them: with each selection of the
@@ -346,12 +356,21 @@ fn an_attempt_to_open_it_may_be_made_again_though_nobody_knows_what_became_of_th
 fn a_journal_of_another_file_is_refused() {
     let (memory, _) = three_records();
     let other = Checkpoint { epoch: Epoch(99), record: 0 };
-    assert!(matches!(open(&memory, Some(other), SECOND).unwrap_err(), JournalError::Foreign));
+    assert!(matches!(
+        open(&memory, Some(other), SECOND).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Start)
+    ));
     let empty = Memory::default();
-    assert!(matches!(open(&empty, Some(START), SECOND).unwrap_err(), JournalError::Foreign));
+    assert!(matches!(
+        open(&empty, Some(START), SECOND).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Start)
+    ));
     let (memory, _) = three_records();
     flip(&memory, 0, 20);
-    assert!(matches!(open(&memory, Some(START), SECOND).unwrap_err(), JournalError::Foreign));
+    assert!(matches!(
+        open(&memory, Some(START), SECOND).unwrap_err(),
+        JournalError::OfAnother(OfAnother::Start)
+    ));
 }
 
 #[test]
