@@ -57,7 +57,6 @@ pub mod recent_calls;
 mod refusal_runs;
 mod throttle;
 pub mod token_bucket;
-mod unanswered_calls;
 
 /// Number of messages that are started before other tasks get the thread.
 const START_STEP: usize = 64;

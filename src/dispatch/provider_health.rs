@@ -13,10 +13,12 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
-use crate::unanswered_calls::{UnansweredCalls, is_forgotten};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::retry::Backoff;
 use pillarbox_runtime::in_flight::InFlightGuard;
+use unanswered_calls::{UnansweredCalls, is_forgotten};
+
+mod unanswered_calls;
 
 /// Questions without a message in a row that could not be asked, from which on the provider cannot
 /// be reached. One that is lost on its way means nothing.
