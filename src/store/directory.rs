@@ -1,7 +1,7 @@
 //! Directory: the index in memory of organisations, API keys, sender domains and endpoints of
 //! webhooks. They are few, and every request needs them.
 //!
-//! The index is made anew after each change of one of them; readers share it. The uses of keys are
+//! Readers share the index; a change of one of them makes a new one. The uses of keys are
 //! noted beside it: a write for each request would cost more than the answer is worth.
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::error::DamagedRow;
 use crate::record::directory::{decode_api_key, decode_domain, decode_organisation};
 use crate::record::webhooks::decode_webhook;
+use crate::rows::{InTable as _, Key, KeyedRow, Table};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::organisation::{
@@ -23,8 +24,12 @@ use pillarbox_domain::organisation::{
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{Webhook, WebhookId};
 
+/// Tables of the rows in the directory.
+pub(super) const TABLES: [Table; 4] =
+    [Table::Organisations, Table::ApiKeys, Table::Domains, Table::Webhooks];
+
 /// Snapshot of organisations and of everything that gives them the right to send.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct OrganisationIndex {
     /// Number that differs after each change.
     pub(super) version: u64,
@@ -36,58 +41,85 @@ pub(super) struct OrganisationIndex {
     pub(super) domains: Vec<SenderDomain>,
     /// Endpoints, by number.
     pub(super) webhooks: Vec<Webhook>,
-    /// Positions in `api_keys` by the first bytes of the hash.
-    keys_by_prefix: FxHashMap<[u8; 8], Vec<usize>>,
+    /// API keys by the first bytes of the hash.
+    keys_by_prefix: FxHashMap<[u8; 8], Vec<KeyId>>,
     /// Rows that cannot be read: clients and messages that depend on them are refused.
     pub(super) damaged: Vec<DamagedRow>,
 }
 
 impl OrganisationIndex {
-    pub(super) fn add_organisation(&mut self, id: u32, row: &[u8]) {
-        let organisation =
-            decode_organisation(id, row).map_err(|e| DamagedRow::new("organisations", id, &e));
-        let organisation = self.left_out(organisation);
-        self.organisations.extend(organisation);
+    /// Reads the directory from the tables that `rows` returns.
+    pub(super) fn read<E>(
+        mut rows: impl FnMut(Table) -> Result<Vec<KeyedRow>, E>,
+    ) -> Result<Self, E> {
+        let mut index = Self::default();
+        for table in TABLES {
+            for (key, row) in rows(table)? {
+                index.set(table, &key, Some(&row));
+            }
+        }
+        Ok(index)
     }
 
-    pub(super) fn add_api_key(&mut self, id: u32, row: &[u8]) {
-        let entry = decode_api_key(id, row).map_err(|e| DamagedRow::new("api_keys", id, &e));
-        if let Some(entry) = self.left_out(entry) {
-            let positions = self.keys_by_prefix.entry(prefix(&entry.hash)).or_default();
-            positions.push(self.api_keys.len());
-            self.api_keys.push(entry);
+    /// Takes a row that was put, or removed if it is `None`.
+    pub(super) fn set(&mut self, table: Table, key: &Key, row: Option<&[u8]>) {
+        let id = key.number(0);
+        match table {
+            Table::Organisations => {
+                let at = self.organisations.binary_search_by_key(&id, |known| known.id.0);
+                let new = row.map(|row| decode_organisation(id, row).in_table(table, id));
+                let new = self.readable(new);
+                replace_at(&mut self.organisations, at, new);
+            }
+            Table::ApiKeys => {
+                let at = self.api_keys.binary_search_by_key(&id, |known| known.id.0);
+                let new = row.map(|row| decode_api_key(id, row).in_table(table, id));
+                let new = self.readable(new);
+                if let Some(known) = at.ok().map(|at| &self.api_keys[at]) {
+                    let same = self.keys_by_prefix.entry(prefix(&known.hash)).or_default();
+                    same.retain(|key| *key != known.id);
+                }
+                if let Some(new) = &new {
+                    self.keys_by_prefix.entry(prefix(&new.hash)).or_default().push(new.id);
+                }
+                replace_at(&mut self.api_keys, at, new);
+            }
+            Table::Domains => {
+                let name = key.text(4);
+                let place = (OrganisationId(id), name);
+                let at = self.domains.binary_search_by(|known| {
+                    (known.organisation, known.name.as_str()).cmp(&place)
+                });
+                let shown = format_args!("{name} of organisation {id}");
+                let new = row.map(|row| decode_domain(id, name, row).in_table(table, shown));
+                let new = self.readable(new);
+                replace_at(&mut self.domains, at, new);
+            }
+            Table::Webhooks => {
+                let at = self.webhooks.binary_search_by_key(&id, |known| known.id.0);
+                let new = row.map(|row| decode_webhook(id, row).in_table(table, id));
+                let new = self.readable(new);
+                replace_at(&mut self.webhooks, at, new);
+            }
+            _ => {}
         }
     }
 
-    pub(super) fn add_domain(&mut self, organisation: u32, name: &str, row: &[u8]) {
-        let shown = format_args!("{name} of organisation {organisation}");
-        let domain = decode_domain(organisation, name, row)
-            .map_err(|e| DamagedRow::new("domains", shown, &e));
-        let domain = self.left_out(domain);
-        self.domains.extend(domain);
-    }
-
-    pub(super) fn add_webhook(&mut self, id: u32, row: &[u8]) {
-        let webhook = decode_webhook(id, row).map_err(|e| DamagedRow::new("webhooks", id, &e));
-        let webhook = self.left_out(webhook);
-        self.webhooks.extend(webhook);
-    }
-
-    fn left_out<T>(&mut self, read: Result<T, DamagedRow>) -> Option<T> {
+    /// Notes a row that cannot be read.
+    fn readable<T>(&mut self, row: Option<Result<T, DamagedRow>>) -> Option<T> {
         let note = |row: DamagedRow| {
             row.log();
             self.damaged.push(row);
         };
-        read.map_err(note).ok()
+        row?.map_err(note).ok()
     }
 
     /// The key with this hash. The comparison takes the same time wherever the
     /// hashes differ beyond the prefix that finds them.
     pub(super) fn key(&self, hash: &ApiKeyHash) -> Option<&ApiKeyEntry> {
-        let positions = self.keys_by_prefix.get(&prefix(hash))?;
-        positions
-            .iter()
-            .map(|&position| &self.api_keys[position])
+        let ids = self.keys_by_prefix.get(&prefix(hash))?;
+        ids.iter()
+            .filter_map(|id| self.api_key(*id))
             .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
     }
 
@@ -127,6 +159,16 @@ impl OrganisationIndex {
             Ok(DomainState::Pending) => SenderStatus::Unverified,
             Err(_) => SenderStatus::DomainRemoved,
         }
+    }
+}
+
+/// Puts or removes what a binary search has found, or not.
+fn replace_at<T>(list: &mut Vec<T>, at: Result<usize, usize>, new: Option<T>) {
+    match (at, new) {
+        (Ok(at), Some(new)) => list[at] = new,
+        (Ok(at), None) => drop(list.remove(at)),
+        (Err(at), Some(new)) => list.insert(at, new),
+        (Err(_), None) => {}
     }
 }
 
@@ -226,6 +268,107 @@ impl KeyUse {
         let uses = self.0.load();
         for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {
             times.stored.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::directory::{encode_api_key, encode_domain, encode_organisation};
+    use crate::record::webhooks::encode_webhook;
+    use pillarbox_domain::feed::FeedTypes;
+    use pillarbox_domain::organisation::{KeyRights, OrganisationKind};
+    use pillarbox_domain::webhook::{SigningSecret, WebhookFormat, WebhookState, WebhookUrl};
+
+    /// A key of a table, and a row for it.
+    fn row(table: Table, id: u32, variant: u8) -> (Key, Vec<u8>) {
+        let key = Key::from(id);
+        let at = Timestamp::from_unix_millis(variant.into());
+        let organisation = OrganisationId(id);
+        match table {
+            Table::Organisations => {
+                let name = format!("name-{variant}").parse().unwrap();
+                let kind = OrganisationKind::Production;
+                (key, encode_organisation(&Organisation::new(organisation, name, kind)))
+            }
+            Table::ApiKeys => {
+                let entry = ApiKeyEntry {
+                    id: KeyId(id),
+                    organisation,
+                    label: String::new(),
+                    created_at: at,
+                    expires_at: None,
+                    // Keys with the same first bytes.
+                    hash: ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant)),
+                    rights: Arc::new(KeyRights::all()),
+                };
+                (key, encode_api_key(&entry))
+            }
+            Table::Domains => {
+                let name = format!("{variant}.example");
+                let key = key.and(name.as_str());
+                let (added_at, since, state) = (at, at, DomainState::Pending);
+                let domain =
+                    SenderDomain { organisation, name, state, added_at, since, last_check: None };
+                (key, encode_domain(&domain))
+            }
+            _ => {
+                let webhook = Webhook {
+                    id: WebhookId(id),
+                    organisation,
+                    url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+                    types: FeedTypes::default(),
+                    format: WebhookFormat::Standard,
+                    authority: None,
+                    created_at: at,
+                    secret: SigningSecret::from_bytes(&[variant; 32]),
+                    replaced: Vec::new(),
+                    state: WebhookState::Active,
+                };
+                (key, encode_webhook(&webhook))
+            }
+        }
+    }
+
+    fn content(index: &OrganisationIndex) -> String {
+        let OrganisationIndex { organisations, api_keys, domains, webhooks, .. } = index;
+        let found = (0..4).map(|variant| {
+            let hash = ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant));
+            index.key(&hash).is_some()
+        });
+        let found: Vec<bool> = found.collect();
+        format!("{organisations:?} {api_keys:?} {domains:?} {webhooks:?} {found:?}")
+    }
+
+    proptest! {
+        /// Changes one after the other lead to what is read from the rows that they leave.
+        #[test]
+        fn a_changed_directory_is_the_one_that_is_read(
+            changes in proptest::collection::vec((0..4_usize, 0..3_u32, 0..4_u8, any::<bool>()), 0..40),
+        ) {
+            let mut index = OrganisationIndex::default();
+            let mut rows: BTreeMap<(Table, Key), Vec<u8>> = BTreeMap::new();
+            for (table, id, variant, is_put) in changes {
+                let table = TABLES[table];
+                let (key, row) = row(table, id, variant);
+                index.set(table, &key, is_put.then_some(&*row));
+                if is_put {
+                    rows.insert((table, key), row);
+                } else {
+                    rows.remove(&(table, key));
+                }
+            }
+            let of = |table| {
+                let rows = rows.iter().filter(|((of, _), _)| *of == table);
+                Ok::<_, ()>(rows.map(|((_, key), row)| (key.clone(), row.clone())).collect())
+            };
+            assert_eq!(content(&index), content(&OrganisationIndex::read(of).unwrap()));
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
-use crate::directory::OrganisationIndex;
 use crate::record::directory::{decode_api_key, decode_organisation, encode_organisation};
 use crate::record::webhooks::decode_webhook;
-use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
+use crate::rows::{Counter, Key, KeyRange, Lock, Rows, Stop, Table, next_number};
 use crate::{Change, Store, StoreError};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::{
@@ -148,24 +147,4 @@ fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {
 /// Returns true if the organisation has not been removed.
 pub(super) fn exists(rows: &mut dyn Rows, id: OrganisationId) -> Result<bool, Stop> {
     Ok(rows.get(Table::Organisations, &Key::from(id.0))?.is_some())
-}
-
-/// Reads the directory from the tables that `rows` returns.
-pub(super) fn read_index<E>(
-    mut rows: impl FnMut(Table) -> Result<Vec<KeyedRow>, E>,
-) -> Result<OrganisationIndex, E> {
-    let mut index = OrganisationIndex::default();
-    for (key, row) in rows(Table::Organisations)? {
-        index.add_organisation(key.number(0), &row);
-    }
-    for (key, row) in rows(Table::ApiKeys)? {
-        index.add_api_key(key.number(0), &row);
-    }
-    for (key, row) in rows(Table::Domains)? {
-        index.add_domain(key.number(0), key.text(4), &row);
-    }
-    for (key, row) in rows(Table::Webhooks)? {
-        index.add_webhook(key.number(0), &row);
-    }
-    Ok(index)
 }

@@ -3,13 +3,11 @@
 
 use tokio_postgres::Row;
 
-use crate::directory::Directory;
-use crate::organisations::read_index;
+use crate::directory::{Directory, OrganisationIndex, TABLES};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::rows::{Key, KeyedRow, Table};
 
-const TABLES: [Table; 4] = [Table::Organisations, Table::ApiKeys, Table::Domains, Table::Webhooks];
 const VERSION: &str = "SELECT directory_version FROM cluster";
 /// The rows of all tables, each with its table's place in [`TABLES`], and the version. One statement,
 /// so that they are as of one instant.
@@ -30,7 +28,8 @@ impl Directory {
 
     pub(super) async fn read(&self, connection: &Connection) -> Result<(), QueryError> {
         let rows = connection.query(READ, &[]).await?;
-        let mut index = read_index(|table| Ok::<_, QueryError>(rows_of(table, &rows)))?;
+        let mut index =
+            OrganisationIndex::read(|table| Ok::<_, QueryError>(rows_of(table, &rows)))?;
         let version = rows.iter().map(|row| row.get::<_, i64>("version")).max();
         index.version = version.unwrap_or_default().cast_unsigned();
         self.replace(index);

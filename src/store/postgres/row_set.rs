@@ -17,8 +17,8 @@ use crate::postgres::calls::UNMARK;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::tables::{
-    Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock, put, range, remove,
-    set_counter,
+    CHANGE_DIRECTORY, Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock,
+    put, range, remove, set_counter,
 };
 use crate::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
 use crate::record::{FeedRow, ReportedChange, encode_feed};
@@ -32,8 +32,6 @@ use pillarbox_domain::time::Timestamp;
 /// Largest number of runs of a rule until every row that it needs is here.
 pub(super) const ROUNDS: usize = 8;
 
-/// Counts a change of the directory. Its lock makes changes come one after the other.
-const CHANGE_DIRECTORY: &str = "UPDATE cluster SET directory_version = directory_version + 1";
 /// Keeps others from these ids of the provider until the end of the transaction, so that an event
 /// and the outcome that it waits for do not miss each other.
 const LOCK_SES_IDS: &str = "
@@ -70,8 +68,9 @@ type Run = (Table, KeyRange, usize);
 pub(super) struct RowSet<'a> {
     shared: &'a Shared,
     directory: Arc<OrganisationIndex>,
-    /// True once the lock that the rules need is taken.
-    is_locked: bool,
+    lock: Lock,
+    /// Number of this change of the directory, once the directory is locked.
+    version: Option<u64>,
     read: ReadRows,
     /// Runs that were read, with the last key if a run has more rows.
     runs: BTreeMap<Run, Option<Key>>,
@@ -115,6 +114,8 @@ pub(super) struct Effects {
     pub(super) feed_ends: BTreeMap<OrganisationId, FeedPosition>,
     /// True if an address became suppressed.
     pub(super) is_suppressed: bool,
+    /// The directory after its change, if this node knew the one before.
+    pub(super) directory: Option<OrganisationIndex>,
 }
 
 impl<'a> RowSet<'a> {
@@ -122,7 +123,8 @@ impl<'a> RowSet<'a> {
         Self {
             shared,
             directory: shared.memory.directory.load_full(),
-            is_locked: lock == Lock::Rows,
+            lock,
+            version: None,
             read: BTreeMap::new(),
             runs: BTreeMap::new(),
             sent: BTreeMap::new(),
@@ -191,9 +193,12 @@ impl<'a> RowSet<'a> {
             let sent: Vec<String> = unread.sent.iter().cloned().collect();
             queries.push(Query::new(FIND_SENT, vec![Box::new(sent)]));
         }
-        queries.extend(unread.counters.then(|| Query::new(LOCK_COUNTERS, Vec::new())));
+        let locks_counters = unread.counters && self.lock != Lock::Directory;
+        queries.extend(locks_counters.then(|| Query::new(LOCK_COUNTERS, Vec::new())));
         queries.extend(unread.feed_end.then(|| Query::new(LAST_POSITION, Vec::new())));
-        let mut answers = ask_all(connection, &queries).await?.into_iter().skip(locks);
+        let answers = ask_all(connection, &queries).await?;
+        self.note_lock(&answers);
+        let mut answers = answers.into_iter().skip(locks);
         let mut answer = || answers.next().unwrap_or_default();
         for (table, keys) in unread.rows {
             let rows = self.read.entry(table).or_default();
@@ -221,7 +226,7 @@ impl<'a> RowSet<'a> {
                 (row.get(0), Some((message_id(row.get(1)), timestamp(row.get(2)))))
             }));
         }
-        if unread.counters {
+        if locks_counters {
             self.counters = answer().first().map(counters_of).unwrap_or_default();
         }
         if unread.feed_end {
@@ -231,10 +236,43 @@ impl<'a> RowSet<'a> {
         Ok(())
     }
 
-    /// Returns the locks to take before the rows are read.
-    fn locks(&mut self, unread: &Unread) -> Vec<Query> {
+    /// Returns true if the directory must be locked, and is not.
+    fn needs_directory(&self) -> bool {
+        self.lock == Lock::Directory && self.version.is_none()
+    }
+
+    /// Notes what locking the directory has returned, if these answers are the first after
+    /// [`RowSet::locks`].
+    fn note_lock(&mut self, answers: &[Vec<Row>]) {
+        if self.needs_directory()
+            && let Some(row) = answers.first().and_then(|rows| rows.first())
+        {
+            self.counters = counters_of(row);
+            self.version = Some(row.get::<_, i64>("directory_version").cast_unsigned());
+        }
+    }
+
+    /// Returns the directory with the changes, if this node knows the one before them.
+    fn changed_directory(&self, changes: &Changes) -> Option<OrganisationIndex> {
+        let version = self.version?;
+        let known = self.shared.memory.directory.load();
+        if known.version + 1 != version || !known.damaged.is_empty() {
+            return None;
+        }
+        let mut index = OrganisationIndex::clone(&known);
+        index.version = version;
+        for (table, rows) in &changes.rows {
+            for (key, row) in rows {
+                index.set(*table, key, row.as_ref().map(|new| &*new.row));
+            }
+        }
+        Some(index)
+    }
+
+    /// Returns the locks to take before the rows are read, that of the directory first.
+    fn locks(&self, unread: &Unread) -> Vec<Query> {
         let mut locks = Vec::new();
-        if !std::mem::replace(&mut self.is_locked, true) {
+        if self.needs_directory() {
             locks.push(Query::new(CHANGE_DIRECTORY, Vec::new()));
         }
         let mut ses_ids = unread.sent.clone();
@@ -273,10 +311,13 @@ impl<'a> RowSet<'a> {
         queries
             .extend(changes.counters.iter().map(|(counter, value)| set_counter(*counter, *value)));
         let answers = ask_all(connection, &queries).await?;
+        self.note_lock(&answers);
         for ((_, what), removed) in changes.limits.values().zip(&answers[limits..]) {
             limits::warn_removed(removed.len() as u64, what);
         }
-        self.write_positions(connection, changes).await
+        let directory = self.changed_directory(&changes);
+        let effects = self.write_positions(connection, changes).await?;
+        Ok(Effects { directory, ..effects })
     }
 
     /// Writes rows that have a position in the order of commits: suppressions and entries of the

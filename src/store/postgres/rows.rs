@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::StoreError;
-use crate::directory::KeyUses;
+use crate::directory::{KeyUses, OrganisationIndex};
 use crate::postgres::PostgresStore;
 use crate::postgres::connection::{Connection, Slot};
 use crate::postgres::error::QueryError;
@@ -29,7 +29,7 @@ impl PostgresStore {
         rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
     ) -> Result<T, StoreError> {
         let mut attempt = 1;
-        let done = loop {
+        let (done, directory) = loop {
             match self.change_once(lock, rule).await {
                 Err(error) if attempt < ATTEMPTS && error.is_conflict() => {
                     attempt += 1;
@@ -38,8 +38,10 @@ impl PostgresStore {
                 changed => break changed.map_err(|error| self.shared.refused(error))?,
             }
         };
-        // Also if nothing was changed: another node may have changed it a moment ago.
-        if lock == Lock::Directory {
+        if let Some(directory) = directory {
+            self.shared.memory.directory.replace(directory);
+        } else if lock == Lock::Directory {
+            // Also if nothing was changed: another node may have changed it a moment ago.
             self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))?;
         }
         Ok(done)
@@ -49,19 +51,19 @@ impl PostgresStore {
         &self,
         lock: Lock,
         rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
-    ) -> Result<T, QueryError> {
+    ) -> Result<(T, Option<OrganisationIndex>), QueryError> {
         let change = Transaction::begin(&self.writer).await?;
         let mut rows = RowSet::new(&self.shared, lock);
         let done = follow(&mut rows, change.connection(), rule).await?;
         if rows.is_unchanged() {
-            return Ok(done);
+            return Ok((done, None));
         }
         let effects = rows.write(change.connection()).await?;
         let done = change.commit(done).await?;
         if effects.is_suppressed {
             self.shared.memory.suppressed.grew();
         }
-        Ok(done)
+        Ok((done, effects.directory))
     }
 
     pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {

@@ -406,15 +406,26 @@ pub(super) fn limit(table: Table, most: usize) -> Query {
     Query::new(text(table, Kind::Limit), vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
 }
 
-/// Reads all numbers, in the order of [`Counter::ALL`].
-pub(super) const COUNTERS: &str = "
-SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
-    lost_messages_at FROM cluster";
+/// The columns of all numbers, in the order of [`Counter::ALL`].
+macro_rules! counters {
+    () => {
+        "last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages, \
+         lost_messages_at"
+    };
+}
+
+pub(super) const COUNTERS: &str = concat!("SELECT ", counters!(), " FROM cluster");
 
 /// As [`COUNTERS`], and locks them against changes by others.
-pub(super) const LOCK_COUNTERS: &str = "
-SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
-    lost_messages_at FROM cluster FOR UPDATE";
+pub(super) const LOCK_COUNTERS: &str = concat!("SELECT ", counters!(), " FROM cluster FOR UPDATE");
+
+/// Counts a change of the directory. Its lock makes changes come one after the other. Returns what
+/// [`COUNTERS`] returns, and the number of the change.
+pub(super) const CHANGE_DIRECTORY: &str = concat!(
+    "UPDATE cluster SET directory_version = directory_version + 1 RETURNING ",
+    counters!(),
+    ", directory_version"
+);
 
 pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
     let sql = match counter {

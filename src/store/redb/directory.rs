@@ -4,7 +4,6 @@ use redb::{ReadTransaction, ReadableTable};
 
 use crate::damage::Damage;
 use crate::directory::{KeyUses, OrganisationIndex};
-use crate::organisations::read_index;
 use crate::redb::error::ReadError;
 use crate::redb::tables::{KEY_USE, SUPPRESSIONS, published};
 use crate::rows::KeyRange;
@@ -12,7 +11,8 @@ use crate::suppression_filter::Suppressed;
 use crate::suppressions;
 
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
-    read_index(|table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?))
+    let rows = |table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?);
+    OrganisationIndex::read(rows)
 }
 
 pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {

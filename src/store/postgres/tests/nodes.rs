@@ -203,6 +203,27 @@ async fn what_other_nodes_change_is_known_soon() {
         .await;
 }
 
+/// A node that changes the directory knows at once what another one has changed before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_change_the_directory_in_turn_know_all_changes() {
+    let database = Database::new().await;
+    let nodes = [database.node("a").await, database.node("b").await];
+    for number in 0..20_u32 {
+        let node = &nodes[number as usize % 2];
+        let name = format!("org-{number}").parse().unwrap();
+        node.add_organisation(name).await.unwrap().unwrap();
+        let known = node.organisations().into_iter().map(|one| one.id.0).collect::<Vec<_>>();
+        assert_eq!(known, (1..=number + 1).collect::<Vec<_>>());
+    }
+    for id in 1..=20 {
+        let node = &nodes[id as usize % 3 % 2];
+        let removed = node.remove_organisation(OrganisationId(id)).await.unwrap();
+        assert_eq!(removed, crate::Change::Made);
+        let known = node.organisations().into_iter().map(|one| one.id.0).collect::<Vec<_>>();
+        assert_eq!(known, (id + 1..=20).collect::<Vec<_>>());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_that_nobody_waits_for_keeps_its_turn_until_the_server_has_answered() {
     let database = Database::new().await;
