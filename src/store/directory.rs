@@ -4,6 +4,7 @@
 //! Readers share the index; a change of one of them makes a new one. The uses of keys are
 //! noted beside it: a write for each request would cost more than the answer is worth.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,10 +13,10 @@ use rustc_hash::FxHashMap;
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-use crate::error::DamagedRow;
+use crate::error::{DamagedRow, RowError};
 use crate::record::directory::{decode_api_key, decode_domain, decode_organisation};
 use crate::record::webhooks::decode_webhook;
-use crate::rows::{InTable as _, Key, KeyedRow, Table};
+use crate::tables::Table;
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::organisation::{
@@ -48,33 +49,20 @@ pub(super) struct OrganisationIndex {
 }
 
 impl OrganisationIndex {
-    /// Reads the directory from the tables that `rows` returns.
-    pub(super) fn read<E>(
-        mut rows: impl FnMut(Table) -> Result<Vec<KeyedRow>, E>,
-    ) -> Result<Self, E> {
-        let mut index = Self::default();
-        for table in TABLES {
-            for (key, row) in rows(table)? {
-                index.set(table, &key, Some(&row));
-            }
-        }
-        Ok(index)
-    }
-
-    /// Takes a row that was put, or removed if it is `None`.
-    pub(super) fn set(&mut self, table: Table, key: &Key, row: Option<&[u8]>) {
-        let id = key.number(0);
+    /// Takes a row that was put, or removed if it is `None`. The key of a domain has a name behind
+    /// the number.
+    pub(super) fn set(&mut self, table: Table, id: u32, name: &str, row: Option<&[u8]>) {
         match table {
             Table::Organisations => {
                 let at = self.organisations.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_organisation(id, row).in_table(table, id));
-                let new = self.readable(new);
+                let new = row.map(|row| decode_organisation(id, row));
+                let new = self.readable(new, table, id);
                 replace_at(&mut self.organisations, at, new);
             }
             Table::ApiKeys => {
                 let at = self.api_keys.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_api_key(id, row).in_table(table, id));
-                let new = self.readable(new);
+                let new = row.map(|row| decode_api_key(id, row));
+                let new = self.readable(new, table, id);
                 if let Some(known) = at.ok().map(|at| &self.api_keys[at]) {
                     let same = self.keys_by_prefix.entry(prefix(&known.hash)).or_default();
                     same.retain(|key| *key != known.id);
@@ -85,20 +73,19 @@ impl OrganisationIndex {
                 replace_at(&mut self.api_keys, at, new);
             }
             Table::Domains => {
-                let name = key.text(4);
                 let place = (OrganisationId(id), name);
                 let at = self.domains.binary_search_by(|known| {
                     (known.organisation, known.name.as_str()).cmp(&place)
                 });
                 let shown = format_args!("{name} of organisation {id}");
-                let new = row.map(|row| decode_domain(id, name, row).in_table(table, shown));
-                let new = self.readable(new);
+                let new = row.map(|row| decode_domain(id, name, row));
+                let new = self.readable(new, table, shown);
                 replace_at(&mut self.domains, at, new);
             }
             Table::Webhooks => {
                 let at = self.webhooks.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_webhook(id, row).in_table(table, id));
-                let new = self.readable(new);
+                let new = row.map(|row| decode_webhook(id, row));
+                let new = self.readable(new, table, id);
                 replace_at(&mut self.webhooks, at, new);
             }
             _ => {}
@@ -106,8 +93,14 @@ impl OrganisationIndex {
     }
 
     /// Notes a row that cannot be read.
-    fn readable<T>(&mut self, row: Option<Result<T, DamagedRow>>) -> Option<T> {
-        let note = |row: DamagedRow| {
+    fn readable<T>(
+        &mut self,
+        row: Option<Result<T, RowError>>,
+        table: Table,
+        shown: impl Display,
+    ) -> Option<T> {
+        let note = |reason: RowError| {
+            let row = DamagedRow::new(table.as_str(), shown, &reason);
             row.log();
             self.damaged.push(row);
         };
@@ -268,107 +261,6 @@ impl KeyUse {
         let uses = self.0.load();
         for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {
             times.stored.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::record::directory::{encode_api_key, encode_domain, encode_organisation};
-    use crate::record::webhooks::encode_webhook;
-    use pillarbox_domain::feed::FeedTypes;
-    use pillarbox_domain::organisation::{KeyRights, OrganisationKind};
-    use pillarbox_domain::webhook::{SigningSecret, WebhookFormat, WebhookState, WebhookUrl};
-
-    /// A key of a table, and a row for it.
-    fn row(table: Table, id: u32, variant: u8) -> (Key, Vec<u8>) {
-        let key = Key::from(id);
-        let at = Timestamp::from_unix_millis(variant.into());
-        let organisation = OrganisationId(id);
-        match table {
-            Table::Organisations => {
-                let name = format!("name-{variant}").parse().unwrap();
-                let kind = OrganisationKind::Production;
-                (key, encode_organisation(&Organisation::new(organisation, name, kind)))
-            }
-            Table::ApiKeys => {
-                let entry = ApiKeyEntry {
-                    id: KeyId(id),
-                    organisation,
-                    label: String::new(),
-                    created_at: at,
-                    expires_at: None,
-                    // Keys with the same first bytes.
-                    hash: ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant)),
-                    rights: Arc::new(KeyRights::all()),
-                };
-                (key, encode_api_key(&entry))
-            }
-            Table::Domains => {
-                let name = format!("{variant}.example");
-                let key = key.and(name.as_str());
-                let (added_at, since, state) = (at, at, DomainState::Pending);
-                let domain =
-                    SenderDomain { organisation, name, state, added_at, since, last_check: None };
-                (key, encode_domain(&domain))
-            }
-            _ => {
-                let webhook = Webhook {
-                    id: WebhookId(id),
-                    organisation,
-                    url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
-                    types: FeedTypes::default(),
-                    format: WebhookFormat::Standard,
-                    authority: None,
-                    created_at: at,
-                    secret: SigningSecret::from_bytes(&[variant; 32]),
-                    replaced: Vec::new(),
-                    state: WebhookState::Active,
-                };
-                (key, encode_webhook(&webhook))
-            }
-        }
-    }
-
-    fn content(index: &OrganisationIndex) -> String {
-        let OrganisationIndex { organisations, api_keys, domains, webhooks, .. } = index;
-        let found = (0..4).map(|variant| {
-            let hash = ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant));
-            index.key(&hash).is_some()
-        });
-        let found: Vec<bool> = found.collect();
-        format!("{organisations:?} {api_keys:?} {domains:?} {webhooks:?} {found:?}")
-    }
-
-    proptest! {
-        /// Changes one after the other lead to what is read from the rows that they leave.
-        #[test]
-        fn a_changed_directory_is_the_one_that_is_read(
-            changes in proptest::collection::vec((0..4_usize, 0..3_u32, 0..4_u8, any::<bool>()), 0..40),
-        ) {
-            let mut index = OrganisationIndex::default();
-            let mut rows: BTreeMap<(Table, Key), Vec<u8>> = BTreeMap::new();
-            for (table, id, variant, is_put) in changes {
-                let table = TABLES[table];
-                let (key, row) = row(table, id, variant);
-                index.set(table, &key, is_put.then_some(&*row));
-                if is_put {
-                    rows.insert((table, key), row);
-                } else {
-                    rows.remove(&(table, key));
-                }
-            }
-            let of = |table| {
-                let rows = rows.iter().filter(|((of, _), _)| *of == table);
-                Ok::<_, ()>(rows.map(|((_, key), row)| (key.clone(), row.clone())).collect())
-            };
-            assert_eq!(content(&index), content(&OrganisationIndex::read(of).unwrap()));
         }
     }
 }

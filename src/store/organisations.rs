@@ -1,8 +1,9 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
+use crate::directory::{OrganisationIndex, TABLES};
 use crate::record::directory::{decode_api_key, decode_organisation, encode_organisation};
 use crate::record::webhooks::decode_webhook;
-use crate::rows::{Counter, Key, KeyRange, Lock, Rows, Stop, Table, next_number};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
 use crate::{Change, Store, StoreError};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::{
@@ -147,4 +148,128 @@ fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {
 /// Returns true if the organisation has not been removed.
 pub(super) fn exists(rows: &mut dyn Rows, id: OrganisationId) -> Result<bool, Stop> {
     Ok(rows.get(Table::Organisations, &Key::from(id.0))?.is_some())
+}
+
+/// Reads the directory from the tables that `rows` returns.
+pub(super) fn read_index<E>(
+    mut rows: impl FnMut(Table) -> Result<Vec<KeyedRow>, E>,
+) -> Result<OrganisationIndex, E> {
+    let mut index = OrganisationIndex::default();
+    for table in TABLES {
+        for (key, row) in rows(table)? {
+            set_row(&mut index, table, &key, Some(&row));
+        }
+    }
+    Ok(index)
+}
+
+/// Takes a row of the directory that was put, or removed if it is `None`.
+pub(super) fn set_row(index: &mut OrganisationIndex, table: Table, key: &Key, row: Option<&[u8]>) {
+    index.set(table, key.number(0), key.text(4), row);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::directory::{encode_api_key, encode_domain};
+    use crate::record::webhooks::encode_webhook;
+    use pillarbox_domain::api_key::ApiKeyHash;
+    use pillarbox_domain::feed::FeedTypes;
+    use pillarbox_domain::id::KeyId;
+    use pillarbox_domain::organisation::{ApiKeyEntry, DomainState, KeyRights, SenderDomain};
+    use pillarbox_domain::time::Timestamp;
+    use pillarbox_domain::webhook::{
+        SigningSecret, Webhook, WebhookFormat, WebhookId, WebhookState, WebhookUrl,
+    };
+
+    /// A key of a table, and a row for it.
+    fn row(table: Table, id: u32, variant: u8) -> (Key, Vec<u8>) {
+        let key = Key::from(id);
+        let at = Timestamp::from_unix_millis(variant.into());
+        let organisation = OrganisationId(id);
+        match table {
+            Table::Organisations => {
+                let name = format!("name-{variant}").parse().unwrap();
+                let kind = OrganisationKind::Production;
+                (key, encode_organisation(&Organisation::new(organisation, name, kind)))
+            }
+            Table::ApiKeys => {
+                let entry = ApiKeyEntry {
+                    id: KeyId(id),
+                    organisation,
+                    label: String::new(),
+                    created_at: at,
+                    expires_at: None,
+                    // Keys with the same first bytes.
+                    hash: ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant)),
+                    rights: Arc::new(KeyRights::all()),
+                };
+                (key, encode_api_key(&entry))
+            }
+            Table::Domains => {
+                let name = format!("{variant}.example");
+                let key = key.and(name.as_str());
+                let (added_at, since, state) = (at, at, DomainState::Pending);
+                let domain =
+                    SenderDomain { organisation, name, state, added_at, since, last_check: None };
+                (key, encode_domain(&domain))
+            }
+            _ => {
+                let webhook = Webhook {
+                    id: WebhookId(id),
+                    organisation,
+                    url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+                    types: FeedTypes::default(),
+                    format: WebhookFormat::Standard,
+                    authority: None,
+                    created_at: at,
+                    secret: SigningSecret::from_bytes(&[variant; 32]),
+                    replaced: Vec::new(),
+                    state: WebhookState::Active,
+                };
+                (key, encode_webhook(&webhook))
+            }
+        }
+    }
+
+    fn content(index: &OrganisationIndex) -> String {
+        let OrganisationIndex { organisations, api_keys, domains, webhooks, .. } = index;
+        let found = (0..4).map(|variant| {
+            let hash = ApiKeyHash(std::array::from_fn(|place| u8::from(place == 31) * variant));
+            index.key(&hash).is_some()
+        });
+        let found: Vec<bool> = found.collect();
+        format!("{organisations:?} {api_keys:?} {domains:?} {webhooks:?} {found:?}")
+    }
+
+    proptest! {
+        /// Changes one after the other lead to what is read from the rows that they leave.
+        #[test]
+        fn a_changed_directory_is_the_one_that_is_read(
+            changes in proptest::collection::vec((0..4_usize, 0..3_u32, 0..4_u8, any::<bool>()), 0..40),
+        ) {
+            let mut index = OrganisationIndex::default();
+            let mut rows: BTreeMap<(Table, Key), Vec<u8>> = BTreeMap::new();
+            for (table, id, variant, is_put) in changes {
+                let table = TABLES[table];
+                let (key, row) = row(table, id, variant);
+                set_row(&mut index, table, &key, is_put.then_some(&*row));
+                if is_put {
+                    rows.insert((table, key), row);
+                } else {
+                    rows.remove(&(table, key));
+                }
+            }
+            let of = |table| {
+                let rows = rows.iter().filter(|((of, _), _)| *of == table);
+                Ok::<_, ()>(rows.map(|((_, key), row)| (key.clone(), row.clone())).collect())
+            };
+            assert_eq!(content(&index), content(&read_index(of).unwrap()));
+        }
+    }
 }

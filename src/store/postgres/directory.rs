@@ -3,7 +3,8 @@
 
 use tokio_postgres::Row;
 
-use crate::directory::{Directory, OrganisationIndex, TABLES};
+use crate::directory::{Directory, TABLES};
+use crate::organisations::read_index;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::rows::{Key, KeyedRow, Table};
@@ -28,8 +29,7 @@ impl Directory {
 
     pub(super) async fn read(&self, connection: &Connection) -> Result<(), QueryError> {
         let rows = connection.query(READ, &[]).await?;
-        let mut index =
-            OrganisationIndex::read(|table| Ok::<_, QueryError>(rows_of(table, &rows)))?;
+        let mut index = read_index(|table| Ok::<_, QueryError>(rows_of(table, &rows)))?;
         let version = rows.iter().map(|row| row.get::<_, i64>("version")).max();
         index.version = version.unwrap_or_default().cast_unsigned();
         self.replace(index);

@@ -13,6 +13,7 @@ use crate::damage::Damage;
 use crate::directory::OrganisationIndex;
 use crate::limits;
 use crate::organisation_counts::Increment;
+use crate::organisations::set_row;
 use crate::postgres::calls::UNMARK;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
@@ -263,7 +264,7 @@ impl<'a> RowSet<'a> {
         index.version = version;
         for (table, rows) in &changes.rows {
             for (key, row) in rows {
-                index.set(*table, key, row.as_ref().map(|new| &*new.row));
+                set_row(&mut index, *table, key, row.as_ref().map(|new| &*new.row));
             }
         }
         Some(index)

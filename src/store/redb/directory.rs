@@ -4,6 +4,7 @@ use redb::{ReadTransaction, ReadableTable};
 
 use crate::damage::Damage;
 use crate::directory::{KeyUses, OrganisationIndex};
+use crate::organisations::read_index;
 use crate::redb::error::ReadError;
 use crate::redb::tables::{KEY_USE, SUPPRESSIONS, published};
 use crate::rows::KeyRange;
@@ -12,7 +13,7 @@ use crate::suppressions;
 
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
     let rows = |table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?);
-    OrganisationIndex::read(rows)
+    read_index(rows)
 }
 
 pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::directory::OrganisationIndex;
 use crate::locks::write_lock;
+use crate::organisations::read_index;
 use crate::redb::batch::{Batch, Effects, Kind, Operation};
 use crate::redb::data_file::FileLoss;
 use crate::redb::database::Written;
@@ -258,7 +258,7 @@ impl Thread {
             // Read before the commit, because nothing after it may fail.
             if batch.organisations == Change::Made {
                 let rows = |table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX);
-                batch.effects.organisations = Some(OrganisationIndex::read(rows)?);
+                batch.effects.organisations = Some(read_index(rows)?);
             }
             usage::write(&mut batch.tables, &batch.effects.usage)?;
             Ok(batch.effects)
