@@ -4,6 +4,7 @@
 //! Readers share the index; a change of one of them makes a new one. The uses of keys are
 //! noted beside it: a write for each request would cost more than the answer is worth.
 
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,18 +55,15 @@ impl OrganisationIndex {
     pub(super) fn set(&mut self, table: Table, id: u32, name: &str, row: Option<&[u8]>) {
         match table {
             Table::Organisations => {
+                let new = self.readable(row.map(|row| decode_organisation(id, row)), table, id);
                 let at = self.organisations.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_organisation(id, row));
-                let new = self.readable(new, table, id);
                 replace_at(&mut self.organisations, at, new);
             }
             Table::ApiKeys => {
+                let new = self.readable(row.map(|row| decode_api_key(id, row)), table, id);
                 let at = self.api_keys.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_api_key(id, row));
-                let new = self.readable(new, table, id);
-                if let Some(known) = at.ok().map(|at| &self.api_keys[at]) {
-                    let same = self.keys_by_prefix.entry(prefix(&known.hash)).or_default();
-                    same.retain(|key| *key != known.id);
+                if let Ok(at) = at {
+                    self.remove_prefix(prefix(&self.api_keys[at].hash), KeyId(id));
                 }
                 if let Some(new) = &new {
                     self.keys_by_prefix.entry(prefix(&new.hash)).or_default().push(new.id);
@@ -73,19 +71,14 @@ impl OrganisationIndex {
                 replace_at(&mut self.api_keys, at, new);
             }
             Table::Domains => {
-                let place = (OrganisationId(id), name);
-                let at = self.domains.binary_search_by(|known| {
-                    (known.organisation, known.name.as_str()).cmp(&place)
-                });
                 let shown = format_args!("{name} of organisation {id}");
-                let new = row.map(|row| decode_domain(id, name, row));
-                let new = self.readable(new, table, shown);
+                let new = self.readable(row.map(|row| decode_domain(id, name, row)), table, shown);
+                let at = self.find_domain(OrganisationId(id), name);
                 replace_at(&mut self.domains, at, new);
             }
             Table::Webhooks => {
+                let new = self.readable(row.map(|row| decode_webhook(id, row)), table, id);
                 let at = self.webhooks.binary_search_by_key(&id, |known| known.id.0);
-                let new = row.map(|row| decode_webhook(id, row));
-                let new = self.readable(new, table, id);
                 replace_at(&mut self.webhooks, at, new);
             }
             _ => {}
@@ -105,6 +98,15 @@ impl OrganisationIndex {
             self.damaged.push(row);
         };
         row?.map_err(note).ok()
+    }
+
+    fn remove_prefix(&mut self, prefix: [u8; 8], id: KeyId) {
+        if let Entry::Occupied(mut same) = self.keys_by_prefix.entry(prefix) {
+            same.get_mut().retain(|key| *key != id);
+            if same.get().is_empty() {
+                same.remove();
+            }
+        }
     }
 
     /// The key with this hash. The comparison takes the same time wherever the
@@ -140,14 +142,17 @@ impl OrganisationIndex {
         Some(&self.organisations[position])
     }
 
+    /// Returns the position of a domain, or the one at which it would be.
+    fn find_domain(&self, organisation: OrganisationId, name: &str) -> Result<usize, usize> {
+        self.domains
+            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)))
+    }
+
     pub(super) fn sender_status(&self, organisation: OrganisationId, name: &str) -> SenderStatus {
         if self.organisation(organisation).is_none() {
             return SenderStatus::OrganisationRemoved;
         }
-        let found = self
-            .domains
-            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)));
-        match found.map(|position| self.domains[position].state) {
+        match self.find_domain(organisation, name).map(|position| self.domains[position].state) {
             Ok(DomainState::Verified | DomainState::Assumed) => SenderStatus::Verified,
             Ok(DomainState::Pending) => SenderStatus::Unverified,
             Err(_) => SenderStatus::DomainRemoved,

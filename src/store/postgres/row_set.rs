@@ -62,6 +62,9 @@ ON CONFLICT (organisation) DO UPDATE SET last = excluded.last";
 /// Rows of a table that were read, with `None` for a row that does not exist.
 type ReadRows = BTreeMap<Table, BTreeMap<Key, Option<Vec<u8>>>>;
 
+/// Rows of a table to write, with `None` for a row that is removed.
+type ChangedRows = BTreeMap<Table, BTreeMap<Key, Option<NewRow>>>;
+
 /// Run of keys, with the largest number of rows that is read.
 type Run = (Table, KeyRange, usize);
 
@@ -96,8 +99,7 @@ struct Unread {
 
 #[derive(Default)]
 struct Changes {
-    /// `None` for a row that is removed.
-    rows: BTreeMap<Table, BTreeMap<Key, Option<NewRow>>>,
+    rows: ChangedRows,
     limits: BTreeMap<Table, (usize, &'static str)>,
     counters: BTreeMap<Counter, u64>,
     sent: Vec<(String, MessageId, Timestamp)>,
@@ -115,8 +117,8 @@ pub(super) struct Effects {
     pub(super) feed_ends: BTreeMap<OrganisationId, FeedPosition>,
     /// True if an address became suppressed.
     pub(super) is_suppressed: bool,
-    /// The directory after its change, if this node knew the one before.
-    pub(super) directory: Option<OrganisationIndex>,
+    /// Changed rows of all tables but that of suppressions.
+    rows: ChangedRows,
 }
 
 impl<'a> RowSet<'a> {
@@ -253,8 +255,8 @@ impl<'a> RowSet<'a> {
         }
     }
 
-    /// Returns the directory with the changes, if this node knows the one before them.
-    fn changed_directory(&self, changes: &Changes) -> Option<OrganisationIndex> {
+    /// Returns the directory after a commit that changed it, if this node knows the one before.
+    pub(super) fn changed_directory(&self, effects: &Effects) -> Option<OrganisationIndex> {
         let version = self.version?;
         let known = self.shared.memory.directory.load();
         if known.version + 1 != version || !known.damaged.is_empty() {
@@ -262,7 +264,7 @@ impl<'a> RowSet<'a> {
         }
         let mut index = OrganisationIndex::clone(&known);
         index.version = version;
-        for (table, rows) in &changes.rows {
+        for (table, rows) in &effects.rows {
             for (key, row) in rows {
                 set_row(&mut index, *table, key, row.as_ref().map(|new| &*new.row));
             }
@@ -316,9 +318,7 @@ impl<'a> RowSet<'a> {
         for ((_, what), removed) in changes.limits.values().zip(&answers[limits..]) {
             limits::warn_removed(removed.len() as u64, what);
         }
-        let directory = self.changed_directory(&changes);
-        let effects = self.write_positions(connection, changes).await?;
-        Ok(Effects { directory, ..effects })
+        self.write_positions(connection, changes).await
     }
 
     /// Writes rows that have a position in the order of commits: suppressions and entries of the
@@ -365,6 +365,7 @@ impl<'a> RowSet<'a> {
             queries.push(Query::new(WRITE_FEED_ENDS, parameters));
         }
         ask_all(connection, &queries).await?;
+        effects.rows = rows;
         Ok(effects)
     }
 

@@ -63,7 +63,7 @@ impl PostgresStore {
         if effects.is_suppressed {
             self.shared.memory.suppressed.grew();
         }
-        Ok((done, effects.directory))
+        Ok((done, rows.changed_directory(&effects)))
     }
 
     pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {

@@ -12,8 +12,7 @@ use crate::suppression_filter::Suppressed;
 use crate::suppressions;
 
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
-    let rows = |table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?);
-    read_index(rows)
+    read_index(|table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?))
 }
 
 pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {

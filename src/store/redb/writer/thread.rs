@@ -257,8 +257,9 @@ impl Thread {
             }
             // Read before the commit, because nothing after it may fail.
             if batch.organisations == Change::Made {
-                let rows = |table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX);
-                batch.effects.organisations = Some(read_index(rows)?);
+                let index =
+                    read_index(|table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX));
+                batch.effects.organisations = Some(index?);
             }
             usage::write(&mut batch.tables, &batch.effects.usage)?;
             Ok(batch.effects)
