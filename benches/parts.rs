@@ -19,6 +19,7 @@ use pillarbox_api::requests::SendDocument;
 use pillarbox_domain::admission::{Admitted, Facts, admit};
 use pillarbox_domain::id::{MessageId, MessageIds};
 use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::organisation::OrganisationName;
 use pillarbox_domain::request::SendRequest;
 use pillarbox_domain::suppression::SuppressedAddress;
@@ -57,6 +58,10 @@ impl Facts for Nobody {
 
     fn allows_sender(&self, _: &DomainName<'_>) -> bool {
         true
+    }
+
+    fn defaults(&self) -> MessageDefaults {
+        MessageDefaults::default()
     }
 
     async fn is_suppressed(&self, _address: &SuppressedAddress) -> Result<bool, Infallible> {

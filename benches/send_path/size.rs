@@ -15,6 +15,7 @@ use pillarbox_domain::admission::{Facts, admit};
 use pillarbox_domain::envelope::Envelope;
 use pillarbox_domain::id::MessageIds;
 use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::request::SendRequest;
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_queue::EncodedRequest;
@@ -54,6 +55,10 @@ impl Facts for Anybody {
 
     fn allows_sender(&self, _: &DomainName<'_>) -> bool {
         true
+    }
+
+    fn defaults(&self) -> MessageDefaults {
+        MessageDefaults::default()
     }
 
     async fn is_suppressed(&self, _address: &SuppressedAddress) -> Result<bool, Infallible> {

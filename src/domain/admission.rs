@@ -28,9 +28,7 @@ pub trait Facts {
     fn allows_sender(&self, domain: &DomainName<'_>) -> bool;
 
     /// Defaults of the request's API key, for messages that name no terms themselves.
-    fn defaults(&self) -> MessageDefaults {
-        MessageDefaults::default()
-    }
+    fn defaults(&self) -> MessageDefaults;
 
     /// Returns true if the organisation must not write to the address.
     fn is_suppressed(
@@ -226,6 +224,10 @@ mod tests {
 
         fn allows_sender(&self, domain: &DomainName<'_>) -> bool {
             self.allowed.contains(&domain.as_str())
+        }
+
+        fn defaults(&self) -> MessageDefaults {
+            MessageDefaults::default()
         }
 
         async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, Infallible> {

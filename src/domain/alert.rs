@@ -299,6 +299,14 @@ mod tests {
     }
 
     #[test]
+    fn a_subject_names_its_node_if_it_is_of_one() {
+        let start = |node: &str| AlertKey::Start { node: node.to_owned() };
+        assert_eq!(start("a").node(), Some("a"));
+        assert_eq!(start("").node(), None);
+        assert_eq!(AlertKey::KeyExpiry(KeyId(1)).node(), None);
+    }
+
+    #[test]
     fn news_is_tried_for_a_day_and_a_condition_that_holds_once_an_hour_from_then_on() {
         let week = Duration::from_hours(7 * 24);
         let ended = attempts(cleared(NOON), week);

@@ -162,8 +162,10 @@ pub fn corrected(corrections: &[Correction], stored: Timestamp) -> Timestamp {
 
 /// Returns the milliseconds by which an instant is ahead of another; negative if it is behind.
 pub fn lead_millis(ahead: Timestamp, of: Timestamp) -> i64 {
-    let millis = i128::from(ahead.unix_millis()) - i128::from(of.unix_millis());
-    i64::try_from(millis).unwrap_or(if millis < 0 { i64::MIN } else { i64::MAX })
+    let after = |later: Timestamp, earlier: Timestamp| {
+        i64::try_from(later.unix_millis().saturating_sub(earlier.unix_millis())).unwrap_or(i64::MAX)
+    };
+    after(ahead, of) - after(of, ahead)
 }
 
 /// Returns the instant that is this many milliseconds later.
@@ -238,6 +240,23 @@ mod tests {
         assert_eq!(time.corrected(start.minus(DAY)), start.minus(DAY), "it was sure");
         assert_eq!(time.corrected(NOON), NOON, "and so is what comes");
         assert_eq!(time.past(DAY * 2), [Timestamp::from_unix_millis(0)..start]);
+        assert_eq!(time.all_past(DAY * 2), start.minus(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_time_without_corrections_is_the_clocks() {
+        let time = WindowTime::from(NOON);
+        assert_eq!(time.now(), NOON);
+        assert_eq!(time.all_past(DAY), NOON.minus(DAY));
+    }
+
+    #[test]
+    fn a_lead_has_a_sign_and_no_overflow() {
+        assert_eq!(lead_millis(NOON.plus(DAY), NOON), DAY_MILLIS);
+        assert_eq!(lead_millis(NOON, NOON.plus(DAY)), -DAY_MILLIS);
+        let [first, last] = [0, u64::MAX].map(Timestamp::from_unix_millis);
+        assert_eq!(lead_millis(last, first), i64::MAX);
+        assert_eq!(lead_millis(first, last), -i64::MAX);
     }
 
     #[test]

@@ -254,6 +254,7 @@ mod tests {
             ("=?utf-8?b?!?=", "=?utf-8?b?!?="),
             ("=?utf-8?q?a =?utf-8?q?b?=", "=?utf-8?q?a b"),
             ("=?=?utf-8?q?b?=", "=?b"),
+            ("abcde=?=?utf-8?q?b?=", "abcde=?b"),
         ] {
             assert_eq!(decode(text), read, "{text}");
         }

@@ -339,6 +339,7 @@ mod tests {
         assert_eq!(third.instant(), NOON);
         let millisecond = NOON.plus(Duration::from_millis(1));
         assert_eq!(third.next(millisecond), FeedPosition::first_of(millisecond));
+        assert_eq!(FeedPosition::from_number(third.number()), third);
     }
 
     #[test]
@@ -351,7 +352,11 @@ mod tests {
         }
         assert_eq!("bounce".parse::<FeedEventType>(), Err(NotAFeedEventType(None)));
         let meant = Some("email.bounce");
-        assert_eq!("email.bounced".parse::<FeedEventType>(), Err(NotAFeedEventType(meant)));
+        let unknown = "email.bounced".parse::<FeedEventType>().unwrap_err();
+        assert_eq!(unknown, NotAFeedEventType(meant));
+        let shown = unknown.to_string();
+        assert!(shown.starts_with("must be one of email.sent, "), "{shown}");
+        assert!(shown.ends_with("; did you mean `email.bounce`?"), "{shown}");
         assert_eq!(FeedEventType::ALL.into_iter().collect::<FeedTypes>(), FeedTypes::ALL);
     }
 

@@ -258,6 +258,30 @@ mod tests {
     }
 
     #[test]
+    fn ids_grow_even_by_a_random_step_of_zero() {
+        let ids = MessageIds::new();
+        let now = Timestamp::from_unix_millis(1_800_000_000_000);
+        let last = ids.next(now);
+        let step = |byte| {
+            let mut sequence = ids.0.lock().unwrap();
+            (sequence.random, sequence.used) = ([byte; RANDOM_BYTES], 0);
+            sequence.next(now.unix_millis()).as_number()
+        };
+        assert_eq!(step(0) - last.as_number(), 1);
+    }
+
+    #[test]
+    fn an_instant_starts_in_the_lower_half_at_any_place() {
+        let start = |byte| {
+            let random = [byte; RANDOM_BYTES];
+            let mut sequence = Sequence { millis: 0, tail: 0, random, used: 0 };
+            sequence.next(1);
+            sequence.tail
+        };
+        assert_eq!([start(0), start(u8::MAX)], [0, (1 << (TAIL_BITS - 1)) - 1]);
+    }
+
+    #[test]
     fn only_the_canonical_spelling_is_an_id() {
         let id = MessageIds::new().next(Timestamp::from_unix_millis(1_800_000_000_000));
         let text = id.to_string();

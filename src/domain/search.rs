@@ -238,6 +238,7 @@ mod tests {
             assert!(!SearchText::new(part).is_in_address_of(given), "{part}");
         }
         assert!(SearchText::new("ANN@").is_in_address_of("ann@example.org"));
+        assert!(SearchText::new("kelvin").is_in("0 \u{212a}elvin"), "U+212A is a K");
     }
 
     #[test]

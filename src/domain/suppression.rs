@@ -189,6 +189,15 @@ mod tests {
     use crate::event::EventType;
 
     #[test]
+    fn a_reason_is_read_in_any_case() {
+        for reason in SuppressionReason::ALL {
+            let word = reason.as_str().to_uppercase();
+            assert_eq!(SuppressionReason::from_word(&word), Some(reason));
+        }
+        assert_eq!(SuppressionReason::from_word("bounced"), None);
+    }
+
+    #[test]
     fn a_shown_address_is_one_that_can_be_given() {
         for (given, shown) in [
             ("Bob@B\u{fc}cher.example", "bob@xn--bcher-kva.example"),
@@ -215,6 +224,9 @@ mod tests {
             "rfc822; <bob@x.org>",
             "bob@x.org (Bob Lee)",
             "(Bob (the first) was@y.org) bob@x.org",
+            "bob@x.org(Bob Lee)",
+            "(5\" wide) bob@x.org",
+            "a\\ bob@x.org",
             "bob@x.org (\\) eve@y.org)",
             "<<bob@x.org>>",
             "<bob@x.org>.",
@@ -233,6 +245,7 @@ mod tests {
             assert_eq!(read(text).as_deref(), Some("bob@x.org"), "{text:?}");
         }
         assert_eq!(read("rfc822; \"a b\"@x.org").as_deref(), Some("a b@x.org"));
+        assert_eq!(read("rfc822; \"a\\\" b\"@x.org").as_deref(), Some("a\" b@x.org"));
         for text in [
             "",
             "Bob",

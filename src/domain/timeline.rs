@@ -254,6 +254,10 @@ mod tests {
             acceptance: Acceptance::Excluded,
         };
         assert_eq!(shown(&message(2, failed.clone()), &[]), "accepted omitted:2 failed?");
+        assert_eq!(
+            shown(&message(2, failed.clone()), &[1]),
+            "accepted attempt_failed:1 omitted:1 failed?"
+        );
         // An end that no attempt brought comes after all of them.
         let ended = message(3, failed);
         let end = Step::end(&ended, None, at(104)).unwrap();
@@ -271,6 +275,10 @@ mod tests {
         let restart = Step::restart(at(100));
         let shown = words(&timeline(&sent(1), vec![restart], Vec::new(), Some(at(100))));
         assert_eq!(shown, "accepted restarted sent:1");
+        let restart = Step { attempts: 1, ..Step::restart(at(101)) };
+        let steps = vec![failed_attempt(1), restart, failed_attempt(3)];
+        let shown = words(&timeline(&sent(4), steps, Vec::new(), None));
+        assert_eq!(shown, "accepted attempt_failed:1 restarted omitted:1 attempt_failed:3 sent:4");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Count {
     /// Returns the count of the period that `now` is in. If the clock was set back, no period
     /// begins again.
     fn at(self, period: Period, now: Timestamp) -> Self {
-        if now < self.start || now < period.end(self.start) {
+        if now < period.end(self.start) {
             return self;
         }
         Self { start: period.start(now), used: 0 }
@@ -276,9 +276,18 @@ mod tests {
         let next = time("2026-11-21T12:31:00Z");
         assert_eq!((exceeded.period, exceeded.left), (Period::Minute, 1));
         assert_eq!(exceeded.retry, Some((next, Duration::from_secs(45))), "44.5 s, whole seconds");
+        assert_eq!(
+            exceeded.to_string(),
+            "your organisation may send to 3 recipients in a minute and has 1 left; the minute ends \
+             at 2026-11-21T12:31:00.000Z"
+        );
         assert_eq!(usage.exceeded(&Limits { per_minute: Some(1), ..limits }, 0, now), None);
+        let alone_it_fits = usage.exceeded(&limits, 3, now).unwrap();
+        assert!(alone_it_fits.retry.is_some());
         let alone = usage.exceeded(&limits, 4, now).unwrap();
         assert_eq!((alone.period, alone.retry), (Period::Minute, None));
+        let shown = alone.to_string();
+        assert!(shown.ends_with("may send to in a minute: 3; split it"), "{shown}");
         usage.add(1);
         usage = usage.at(next);
         assert_eq!((usage.minute.used, usage.hour.used), (0, 3));

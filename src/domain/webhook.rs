@@ -338,8 +338,44 @@ mod tests {
         ] {
             assert_eq!(WebhookUrl::parse(text), Err(error), "{text}");
         }
-        let long = format!("https://example.com/{}", "a".repeat(MAX_URL_CHARS));
-        assert_eq!(WebhookUrl::parse(&long), Err(BadWebhookUrl::TooLong));
+        let long = |chars| format!("{:a<chars$}", "https://example.com/");
+        assert!(WebhookUrl::parse(&long(MAX_URL_CHARS)).is_ok());
+        assert_eq!(WebhookUrl::parse(&long(MAX_URL_CHARS + 1)), Err(BadWebhookUrl::TooLong));
+    }
+
+    #[test]
+    fn replaced_secrets_sign_for_a_day_and_at_most_five_sign() {
+        let secret = |byte| SigningSecret::from_bytes(&[byte; SECRET_BYTES]);
+        let noon = Timestamp::from_unix_millis(1_800_000_000_000);
+        let mut webhook = Webhook {
+            id: WebhookId(18),
+            organisation: OrganisationId(1),
+            url: WebhookUrl::parse("https://example.com").unwrap(),
+            types: FeedTypes::ALL,
+            format: WebhookFormat::Standard,
+            authority: None,
+            created_at: noon,
+            secret: secret(0),
+            replaced: Vec::new(),
+            state: WebhookState::Active,
+        };
+        assert_eq!(webhook.id.to_string(), "18");
+        let signing =
+            |webhook: &Webhook, now| webhook.secrets(now).map(|one| one.bytes()[0]).collect();
+        let hours = |hours| noon.plus(Duration::from_hours(hours));
+        for hour in 1..=5 {
+            let byte = u8::try_from(hour).unwrap();
+            webhook.rotate(secret(byte), EarlierSecrets::Sign, hours(hour));
+        }
+        let sign: Vec<u8> = signing(&webhook, hours(5));
+        assert_eq!(sign, [5, 4, 3, 2, 1]);
+        let sign: Vec<u8> = signing(&webhook, hours(26));
+        assert_eq!(sign, [5, 4, 3, 2], "the first one's day is over");
+        webhook.rotate(secret(6), EarlierSecrets::Sign, hours(27));
+        assert_eq!(webhook.replaced.len(), 3, "those whose time is over are forgotten");
+        webhook.rotate(secret(7), EarlierSecrets::End, hours(27));
+        let sign: Vec<u8> = signing(&webhook, hours(27));
+        assert_eq!(sign, [7]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::request::CallOptions;
 use crate::stub::{Answer, Server, client, options};
 use pillarbox_domain::admission::{Admitted, Facts, admit};
 use pillarbox_domain::mailbox::{Address, DomainName};
+use pillarbox_domain::message_terms::MessageDefaults;
 use pillarbox_domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
 use pillarbox_domain::suppression::SuppressedAddress;
 use pillarbox_runtime::clock::Clock;
@@ -37,6 +38,10 @@ impl Facts for Everything {
 
     fn allows_sender(&self, _: &DomainName<'_>) -> bool {
         true
+    }
+
+    fn defaults(&self) -> MessageDefaults {
+        MessageDefaults::default()
     }
 
     async fn is_suppressed(&self, _: &SuppressedAddress) -> Result<bool, Infallible> {
