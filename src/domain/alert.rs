@@ -334,6 +334,17 @@ mod tests {
     }
 
     #[test]
+    fn after_a_clock_was_set_back_no_post_waits_for_more_than_two_hours() {
+        let mut alert = Alert::new(raised(NOON));
+        alert.delivery =
+            AlertDelivery { next: NextAttempt::At(NOON), attempts: 1, ..alert.delivery };
+        let is_due = |before: Duration| alert.is_due(NOON.minus(before));
+        let millisecond = Duration::from_millis(1);
+        assert!(is_due(Duration::ZERO) && !is_due(millisecond));
+        assert!(!is_due(HOURLY * 2) && is_due(HOURLY * 2 + millisecond));
+    }
+
+    #[test]
     fn newer_news_takes_the_place_of_older_and_is_due_at_once() {
         let later = NOON.plus(LASTING);
         let mut alert = Alert::new(raised(NOON));

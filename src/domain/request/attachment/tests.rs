@@ -28,7 +28,9 @@ fn base64_is_taken_as_a_decoder_takes_it() {
             assert_eq!(is_base64(BodyText::Plain(&text)), expected, "{text}");
             assert_eq!(is_base64(BodyText::Json(&text)), expected, "{text}");
             let escaped = text.replace('/', "\\/").replace('B', "\\u0042").replace('=', "\\u003D");
-            assert_eq!(is_base64(BodyText::Json(&escaped)), expected, "{escaped}");
+            for escaped in [&escaped, &escaped.replace('Q', "\\u0051")] {
+                assert_eq!(is_base64(BodyText::Json(escaped)), expected, "{escaped}");
+            }
         }
     }
 }
