@@ -145,4 +145,8 @@ async fn operators_are_told_of_a_keys_end_once_a_week_before() {
     add("short", 3, later).await;
     assert_eq!(told(later).await, 1, "it has no week");
     assert_eq!(told(later.plus(Duration::from_hours(24))).await, 0);
+    let end = later.plus(Duration::from_hours(72));
+    add("over", 1, end.minus(Duration::from_hours(24))).await;
+    assert_eq!(told(end).await, 0, "it is over");
+    assert!(store.damaged().is_empty(), "the row beside the alerts is none of them");
 }

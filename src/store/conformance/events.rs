@@ -410,6 +410,9 @@ async fn dead_letters_are_kept_once_cut_and_only_so_many() {
     assert!((900..=1_000).contains(&listed.len()), "{}", listed.len());
     assert_eq!(listed[0].document, "1000");
     assert!(listed.iter().all(|listed| *listed != letter), "the oldest went first");
+    assert_eq!(store.remove_dead_letters(&listed[..2]).await.unwrap(), 2);
+    assert_eq!(store.remove_dead_letters(&listed[..3]).await.unwrap(), 1, "two are gone already");
+    assert_eq!(store.dead_letters(1).await.unwrap()[0].document, "997");
     store.purge(START.plus(RECORD_RETENTION * 2), 10).await.unwrap();
     assert!(store.dead_letters(9).await.unwrap().is_empty());
 }

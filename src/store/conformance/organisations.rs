@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::{Change, NewApiKey};
 use pillarbox_domain::api_key::ApiKey;
+use pillarbox_domain::id::KeyId;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
 use pillarbox_domain::time::Timestamp;
@@ -97,6 +98,33 @@ async fn a_revoked_key_opens_nothing() {
 }
 
 #[tokio::test]
+async fn a_rotated_key_gets_an_end_and_a_successor_that_lasts_as_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let days = |days| START.plus(Duration::from_hours(24 * days));
+    let [first, second, third] = [(); 3].map(|()| ApiKey::generate().unwrap());
+    let added = store.add_api_key(organisation, new(&first, Some(days(30))), START).await;
+    let added = added.unwrap().unwrap();
+    let overlap = Duration::from_hours(24);
+    let rotate = async |id, key: &ApiKey, now| {
+        store.rotate_api_key(id, key.hash(), overlap, now).await.unwrap()
+    };
+    let rotated = rotate(added.id, &second, days(10)).await.unwrap();
+    let (number, lasts) = (rotated.id, (rotated.created_at, rotated.expires_at));
+    assert_eq!((number > added.id, lasts), (true, (days(10), Some(days(40)))));
+    assert_eq!((rotated.organisation, &*rotated.label), (organisation, "app"));
+    let ends = || store.api_keys().into_iter().map(|key| (key.id, key.expires_at));
+    let (old, new) = ((added.id, Some(days(11))), (number, Some(days(40))));
+    assert_eq!(ends().collect::<Vec<_>>(), [old, new]);
+    assert_eq!(store.authenticate(&second.hash(), days(10)).unwrap().key, number);
+    let again = rotate(added.id, &third, days(10).plus(MILLISECOND)).await.unwrap();
+    assert_eq!(ends().next(), Some(old), "an earlier end stays");
+    assert_eq!(again.expires_at, Some(days(21).plus(MILLISECOND)), "it lasts as long as that one");
+    assert!(rotate(KeyId(again.id.0 + 1), &first, START).await.is_none());
+}
+
+#[tokio::test]
 async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
@@ -106,11 +134,12 @@ async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
     let entry =
         store.add_api_key(organisation, new(&key, Some(end)), START).await.unwrap().unwrap();
     assert_eq!(store.key_last_used(entry.id), None);
+    assert!(store.authenticate(&key.hash(), START).is_some());
+    store.store_key_use().await.unwrap();
     let last = end.minus(MILLISECOND);
     assert!(store.authenticate(&key.hash(), last).is_some());
     assert!(store.authenticate(&key.hash(), end).is_none());
     assert_eq!(store.key_last_used(entry.id), Some(last), "a refused use is none");
-    store.store_key_use().await.unwrap();
     store.store_key_use().await.unwrap();
     drop(fixture);
 
