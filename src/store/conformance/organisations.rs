@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::{Change, NewApiKey};
+use pillarbox_domain::admission::Facts;
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::mailbox::DomainName;
@@ -57,6 +58,27 @@ async fn whether_an_organisation_may_send_from_a_domain_follows_every_change_at_
 }
 
 #[tokio::test]
+async fn a_refusal_names_verified_domains_of_the_organisation_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let other = store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    for (owner, name, state) in [
+        (organisation, "verified.example", DomainState::Verified),
+        (organisation, "pending.example", DomainState::Pending),
+        (other.id, "other.example", DomainState::Verified),
+    ] {
+        store.put_domain(owner, DomainName::parse(name).unwrap(), state, START).await.unwrap();
+    }
+    let named = |of| {
+        let names = store.facts(of).verified_domains().into_iter();
+        names.map(|name| name.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(named(organisation), ["example.com", "verified.example"]);
+    assert_eq!(named(other.id), ["other.example"]);
+}
+
+#[tokio::test]
 async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_was_withdrawn() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
@@ -102,7 +124,7 @@ async fn a_rotated_key_gets_an_end_and_a_successor_that_lasts_as_long() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
-    let days = |days| START.plus(Duration::from_hours(24 * days));
+    let days = |days: u64| START.plus(Duration::from_hours(24 * days));
     let [first, second, third] = [(); 3].map(|()| ApiKey::generate().unwrap());
     let added = store.add_api_key(organisation, new(&first, Some(days(30))), START).await;
     let added = added.unwrap().unwrap();
