@@ -232,6 +232,18 @@ fn the_name_is_read_whatever_surrounds_it() {
 }
 
 #[test]
+fn mailboxes_that_ses_repeats_end_at_commas_outside_of_quotes() {
+    for (list, mailboxes) in [
+        (r#""a, b" <a@x.org>,c@x.org"#, [r#""a, b" <a@x.org>"#, "c@x.org"]),
+        (r#""a\", b" <a@x.org>,c@x.org"#, [r#""a\", b" <a@x.org>"#, "c@x.org"]),
+        (r#""a\\" <a@x.org>,c@x.org"#, [r#""a\\" <a@x.org>"#, "c@x.org"]),
+        (r#"a\"b,c" <a@x.org>,c@x.org"#, [r#"a\"b,c" <a@x.org>"#, "c@x.org"]),
+    ] {
+        assert_eq!(identities_of(list).collect::<Vec<_>>(), mailboxes);
+    }
+}
+
+#[test]
 fn an_unverified_sender_is_the_domains_fault() {
     let check = "Email address is not verified. The following identities failed the check in \
                  region EU-WEST-1: ";
