@@ -269,3 +269,19 @@ impl KeyUse {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_that_could_not_be_stored_are_stored_the_next_time() {
+        let uses = KeyUse::default();
+        uses.note(KeyId(7), Timestamp::from_unix_millis(18));
+        let taken = uses.take_unstored();
+        assert_eq!(taken, [(7, 18)]);
+        assert_eq!(uses.take_unstored(), []);
+        uses.give_back(&taken);
+        assert_eq!(uses.take_unstored(), taken);
+    }
+}

@@ -58,6 +58,30 @@ async fn what_precedes_a_refused_request_passes_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_is_left_until_all_of_it_came() {
+    let (mut client, mut guard, progress) = guard();
+    let mut buffer = [0; 1_024];
+    let (begin, end) = POST.split_at(POST.len() - 2);
+    client.write_all(begin).await.unwrap();
+    guard.read(&mut buffer).await.unwrap();
+    assert!(progress.is_body_left(1) && !progress.is_body_left(2));
+    client.write_all(end).await.unwrap();
+    guard.read(&mut buffer).await.unwrap();
+    assert!(!progress.is_body_left(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_once_the_requests_before_it_were_read() {
+    let (mut client, mut guard, _) = guard();
+    let mut buffer = [0; 1_024];
+    client.write_all(&[GET, b"GET / HTTP/1.1\r\n\r\n"].concat()).await.unwrap();
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), GET.len());
+    assert_eq!(guard.end(), None);
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), 0);
+    assert!(matches!(guard.end(), Some(End::Refused(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_head_cut_off_by_the_client_is_refused() {
     let (out, end) = passed(&[GET, b"GET / HTTP/1.1\r\nHos"].concat(), 1_000).await;
     assert_eq!(out, GET);
