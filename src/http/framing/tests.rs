@@ -81,6 +81,62 @@ async fn a_refusal_counts_once_the_requests_before_it_were_read() {
     assert!(matches!(guard.end(), Some(End::Refused(_))));
 }
 
+/// Sends bytes one at a time until the guard refuses, and returns how many it took.
+async fn taken_before_the_refusal(
+    client: &mut DuplexStream,
+    guard: &mut FramingGuard<DuplexStream>,
+    bytes: impl Iterator<Item = u8>,
+) -> usize {
+    let mut buffer = [0; 1_024];
+    for (taken, byte) in bytes.enumerate() {
+        client.write_all(&[byte]).await.unwrap();
+        let reading = tokio::time::timeout(Duration::from_millis(1), guard.read(&mut buffer));
+        if reading.await.is_ok() {
+            assert!(matches!(guard.end(), Some(End::Refused(_))));
+            return taken + 1;
+        }
+    }
+    panic!("it takes all of them")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_comes_slowly_is_refused_before_it_is_twice_as_long_as_its_fault() {
+    let bad = b"G\0T / HTTP/1.1 and so on, without an end";
+    let (mut client, mut guard, _) = guard();
+    let taken = taken_before_the_refusal(&mut client, &mut guard, bad.iter().copied()).await;
+    assert!(taken <= 4, "{taken}");
+    // Behind a long request that was held, because it did not come at once.
+    let (mut client, server) = duplex(64 * 1024);
+    let mut guard = FramingGuard::new(server, &Limits::default(), Arc::default());
+    let mut buffer = [0; 1_024];
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\nGE", "x".repeat(200));
+    let (begin, rest) = long.as_bytes().split_at(5);
+    client.write_all(begin).await.unwrap();
+    let reading = tokio::time::timeout(Duration::from_millis(1), guard.read(&mut buffer));
+    assert!(reading.await.is_err());
+    client.write_all(rest).await.unwrap();
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), long.len() - 2);
+    let taken = taken_before_the_refusal(&mut client, &mut guard, bad[1..].iter().copied()).await;
+    assert!(taken <= 2, "{taken}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_comes_slowly_is_refused_as_soon_as_it_is_too_long() {
+    let (mut client, mut guard, _) = guard();
+    let most = Limits::default().max_head_bytes;
+    let mut buffer = [0; 1_024];
+    let mut head = GET[..GET.len() - 4].to_vec();
+    head.resize(most - 2, b'a');
+    for part in head.chunks(most / 2 + 1) {
+        client.write_all(part).await.unwrap();
+        let reading = tokio::time::timeout(Duration::from_millis(1), guard.read(&mut buffer));
+        assert!(reading.await.is_err());
+    }
+    let taken =
+        taken_before_the_refusal(&mut client, &mut guard, std::iter::repeat_n(b'a', most)).await;
+    assert_eq!(taken, 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_head_cut_off_by_the_client_is_refused() {
     let (out, end) = passed(&[GET, b"GET / HTTP/1.1\r\nHos"].concat(), 1_000).await;
@@ -133,7 +189,7 @@ async fn a_head_has_its_time_from_its_first_byte() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_ends_at_once_if_it_is_to_make_room() {
     let all = ClientConnections::new(2, Vec::new());
-    for (sent, is_to_end) in [(&b""[..], true), (b"GET / HT", false)] {
+    for (sent, is_to_end) in [(&b""[..], true), (GET, true), (b"GET / HT", false)] {
         let (mut client, server) = duplex(1_024);
         let first = Arc::new(all.admit(None, Activity::Idle).unwrap());
         let progress = Arc::new(Progress::new(Some(Arc::clone(&first)), None));

@@ -348,6 +348,16 @@ async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twi
         let both = |id: &MessageId| [(FeedEventType::Sent, *id), (FeedEventType::Delivery, *id)];
         assert_eq!(own, writer.iter().flat_map(both).collect::<Vec<_>>());
     }
+    // Who wants failures alone gets no empty page for what it passes over, and none of that again.
+    let store = &fixture.store;
+    let (id, later) = (fixture.new_message().await, fixture.new_message().await);
+    store.record(id, 1, failed(Acceptance::Excluded), START).await.unwrap();
+    store.record(later, 1, sent(later), START).await.unwrap();
+    let (organisation, types) =
+        (fixture.organisation, [FeedEventType::Failed].into_iter().collect());
+    let page = store.feed(organisation, FeedPosition::START, types, 10, START).await.unwrap();
+    assert_eq!(told(&page.entries), [(FeedEventType::Failed, id)]);
+    assert_eq!(page.next, store.feed_end(organisation));
 }
 
 /// The clock was 95 days behind when all of it was stored, and has been put right since.
@@ -388,6 +398,7 @@ async fn what_was_stored_under_a_wrong_clock_is_purged_by_its_true_age() {
     let corrections =
         [Correction { from: START, shift_millis }, Correction { from: right, shift_millis: 0 }];
     let at = |now: Timestamp| WindowTime::new(now, &corrections.into());
+    assert_eq!(store.message(id, at(right)).await.unwrap().unwrap().created_at, right);
     let purge = async |now: Timestamp| {
         store.purge(at(now), 100).await.unwrap();
         store.sweep_webhooks(at(now), 100).await.unwrap();
