@@ -307,5 +307,52 @@ mod tests {
         assert_eq!(with_fields(&long), Err(Rejection::HeadersTooLarge));
         let target = format!("GET /{} HTTP/1.1\nHost: a\n\n", "y".repeat(1_000));
         assert_eq!(framing(&target), Err(Rejection::UriTooLong));
+        let of = |length: usize| {
+            format!("{:y<1$}\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nX: ", length - 4)
+        };
+        assert!(check(of(1_000).as_bytes(), LIMITS).is_ok_and(|head| head.is_some()));
+        assert_eq!(check(of(1_001).as_bytes(), LIMITS), Err(Rejection::HeadersTooLarge));
+        let begun = |length: usize| format!("{:y<length$}", "GET /");
+        assert_eq!(check(begun(1_000).as_bytes(), LIMITS), Ok(None));
+        assert_eq!(check(begun(1_001).as_bytes(), LIMITS), Err(Rejection::UriTooLong));
+        let limits = HeadLimits { max_head_bytes: 2 * MAX_TARGET_BYTES, ..LIMITS };
+        let of = |length: usize| format!("GET {:y<length$} HTTP/1.1\r\nHost: a\r\n\r\n", "/");
+        assert!(check(of(8_192).as_bytes(), limits).is_ok());
+        assert_eq!(check(of(8_193).as_bytes(), limits), Err(Rejection::UriTooLong));
+    }
+
+    #[test]
+    fn a_head_over_http_2_has_the_same_sizes() {
+        let check = |target: usize, count: usize, value: usize, most: usize| {
+            let target = format!("{:y<target$}", "/").parse().unwrap();
+            let mut fields = HeaderMap::new();
+            for _ in 0..count {
+                fields.append("x-y", "z".repeat(value).parse().unwrap());
+            }
+            check_sizes(&target, &fields, most)
+        };
+        assert_eq!(check(8_192, 0, 0, 8_192), Ok(()));
+        assert_eq!(check(8_193, 0, 0, 9_000), Err(Rejection::UriTooLong));
+        assert_eq!(check(1, 64, 1, 9_000), Ok(()));
+        assert_eq!(check(1, 65, 1, 9_000), Err(Rejection::HeadersTooLarge));
+        // The target, and name, value and 32 bytes of each field.
+        let all = 10 + 2 * (3 + 7 + 32);
+        assert_eq!(check(10, 2, 7, all), Ok(()));
+        assert_eq!(check(10, 2, 7, all - 1), Err(Rejection::HeadersTooLarge));
+    }
+
+    #[test]
+    fn other_fields_and_targets_with_a_query_pass() {
+        for field in ["From", "X-Custom-Field", "X-Custom-Field-18"] {
+            assert_eq!(with_fields(&format!("{field}: a b\n")), Ok(Framing::Length(0)), "{field}");
+        }
+        assert!(framing("GET /emails?limit=7 HTTP/1.1\nHost: a\n\n").is_ok());
+    }
+
+    #[test]
+    fn a_line_that_ends_in_lf_alone_is_refused() {
+        for head in ["GET / HTTP/1.1\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\n\r\n"] {
+            assert!(is_bad(&check(head.as_bytes(), LIMITS)), "{head}");
+        }
     }
 }

@@ -191,11 +191,12 @@ async fn an_accepted_message_reads_back_and_survives_a_reopen() {
         .await
         .unwrap();
     let message = fixture.store.message(id, START).await.unwrap().unwrap();
+    assert_eq!(fixture.store.idempotency_key(id).unwrap(), None);
     drop(fixture);
-    assert_eq!(
-        in_directory(&directory, START).await.message(id, START).await.unwrap(),
-        Some(message)
-    );
+    let store = in_directory(&directory, START).await;
+    assert_eq!(store.message(id, START).await.unwrap(), Some(message));
+    assert_eq!(store.newest().await.unwrap(), Some(id.instant()));
+    assert_eq!(store.oldest(START).await.unwrap(), Some(START));
 }
 
 #[tokio::test]
@@ -424,6 +425,30 @@ async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() 
     fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
     fixture.store.apply(report, START).await.unwrap();
     assert!(fixture.store.suppressions(None, 10).await.unwrap().suppressions.is_empty());
+}
+
+#[tokio::test]
+async fn a_suppression_for_all_organisations_is_one_of_each_and_its_own_row() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let other = store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap().id;
+    let address = SuppressedAddress::parse_stored("bob@example.org").unwrap();
+    let reason = SuppressionReason::Manual;
+    let new = Suppression { address: address.clone(), reason, since: START, cause: None };
+    store.suppress(None, new.clone()).await.unwrap();
+    store.suppress(Some(other), new).await.unwrap();
+    let scopes: Vec<_> = store.suppressions(None, 10).await.unwrap().suppressions;
+    let scopes: Vec<_> = scopes.into_iter().map(|(organisation, _)| organisation).collect();
+    assert_eq!(scopes, [None, Some(other)]);
+    for removed in [None, Some(other)] {
+        for of in [fixture.organisation, other] {
+            let is_left = removed.is_none() || of == other;
+            assert_eq!(store.is_suppressed(of, &address).await.unwrap(), is_left);
+        }
+        store.unsuppress(removed, address.clone()).await.unwrap();
+    }
+    assert!(!store.is_suppressed(other, &address).await.unwrap());
 }
 
 #[tokio::test]

@@ -159,3 +159,47 @@ impl OrganisationCounts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_increment_counts_in_its_place() {
+        let counters = OrganisationCounters::default();
+        let event = |event_type| Increment::Event {
+            event_type,
+            hard_bounces: if event_type == EventType::Bounce { 3 } else { 0 },
+        };
+        let others = [
+            Increment::Accepted,
+            Increment::Sent { recipients: 4 },
+            Increment::Failed,
+            Increment::BodyLost,
+            Increment::Cancelled,
+            Increment::Suppressed,
+        ];
+        let all = || others.into_iter().chain(EventType::ALL.map(event));
+        for _ in 0..2 {
+            counters.add(all().map(|increment| (OrganisationId(7), increment)));
+        }
+        let counts = OrganisationCounts {
+            accepted: 2,
+            sent: 2,
+            sent_recipients: 8,
+            failed: 4,
+            cancelled: 2,
+            suppressed: 2,
+            deliveries: 2,
+            bounces: 2,
+            hard_bounces: 6,
+            complaints: 2,
+            rejects: 2,
+            delivery_delays: 2,
+        };
+        assert_eq!(counters.get(), [(OrganisationId(7), counts)].into());
+        assert_eq!(counts.changes(), 2 * all().count() as u64);
+        assert!(EventType::ALL.iter().all(|event_type| counts.events(*event_type) == 2));
+        assert_eq!(counts.plus(&counts).since(&counts), counts);
+    }
+}

@@ -12,6 +12,15 @@ const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel
 fn guard() -> (DuplexStream, FramingGuard<DuplexStream>, Arc<Progress>) {
     let (client, server) = duplex(64 * 1024);
     let progress = Arc::new(Progress::default());
+    // A fault can make the guard read for ever without a wait that a timeout could end.
+    let test = Arc::downgrade(&progress);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(15));
+        if test.strong_count() > 0 {
+            eprintln!("a test of the guard does not end");
+            std::process::abort();
+        }
+    });
     let guard = FramingGuard::new(server, &Limits::default(), Arc::clone(&progress));
     (client, guard, progress)
 }
@@ -135,6 +144,20 @@ async fn a_head_that_comes_slowly_is_refused_as_soon_as_it_is_too_long() {
     let taken =
         taken_before_the_refusal(&mut client, &mut guard, std::iter::repeat_n(b'a', most)).await;
     assert_eq!(taken, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_sends_what_is_left_and_keeps_the_socket_open() {
+    let (mut client, server) = duplex(1_024);
+    let server = tokio::io::BufWriter::new(server);
+    let mut guard = FramingGuard::new(server, &Limits::default(), Arc::default());
+    let mut buffer = [0; 5];
+    for _ in 0..2 {
+        guard.write_all(b"hello").await.unwrap();
+        guard.shutdown().await.unwrap();
+        let read = tokio::time::timeout(SECOND, client.read_exact(&mut buffer)).await;
+        assert_eq!(read.unwrap().unwrap(), 5);
+    }
 }
 
 #[tokio::test(start_paused = true)]

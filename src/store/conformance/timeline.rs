@@ -106,6 +106,10 @@ async fn the_first_and_the_last_attempts_are_kept() {
         let attempts: Vec<u32> = steps.iter().filter_map(|step| step.attempt).collect();
         assert_eq!(attempts, kept);
     }
+    let cancelled = Cancellation::ByOperator.transition(Acceptance::Excluded);
+    fixture.store.record(id, 60, cancelled, START).await.unwrap();
+    let end = fixture.store.steps(id, START).await.unwrap().pop().unwrap();
+    assert_eq!((end.kind, end.attempts), (StepKind::Cancelled, 60));
 }
 
 #[tokio::test]
