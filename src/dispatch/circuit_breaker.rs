@@ -370,10 +370,13 @@ mod tests {
     fn a_provider_that_returns_is_opened_up_gradually() {
         let now = Instant::now();
         let mut breaker = breaker(now);
+        assert_eq!(breaker.open_since(), None);
         breaker.fail(Cause::AccountPaused, "no", now);
         assert!(matches!(breaker.state(), BreakerState::Open { .. }));
+        assert_eq!(breaker.open_since(), Some(now));
         breaker.succeed();
         assert_eq!(breaker.state(), &BreakerState::Closed);
+        assert_eq!(breaker.open_since(), None);
         let _first = breaker.call();
         assert_eq!(breaker.permit(now), Permit::Now);
         let _second = breaker.call();

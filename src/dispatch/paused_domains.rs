@@ -199,26 +199,83 @@ mod tests {
     use super::*;
     use pillarbox_body_store::BodyStore;
     use pillarbox_domain::attempt::ProblemKind;
-    use pillarbox_domain::organisation::DomainState;
+    use pillarbox_domain::organisation::{DomainCheck, DomainState};
     use pillarbox_domain::time::Timestamp;
 
     const ACME: OrganisationId = OrganisationId(1);
 
-    /// Two threads at a time learn that the domain works, and that it does not.
-    #[test]
-    fn a_lane_is_closed_exactly_as_long_as_its_domain_is_known_to_be_paused() {
-        let name = DomainName::parse("example.com").unwrap();
-        let added_at = Timestamp::from_unix_millis(1);
-        let state = DomainState::Assumed;
-        let domain = SenderDomain::new(ACME, "example.com".to_owned(), state, added_at);
-        let problem = Problem {
+    fn problem() -> Problem {
+        Problem {
             kind: ProblemKind::DomainFault,
             provider_code: None,
             message: "no".to_owned(),
             retry_after: None,
             answer: pillarbox_domain::attempt::ProviderAnswer::Missing,
+        }
+    }
+
+    fn example() -> SenderDomain {
+        let added_at = Timestamp::from_unix_millis(1);
+        SenderDomain::new(ACME, "example.com".to_owned(), DomainState::Assumed, added_at)
+    }
+
+    fn backoff() -> Backoff {
+        Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap()
+    }
+
+    #[test]
+    fn a_pause_ends_with_a_message_that_was_sent_after_it_began() {
+        let name = DomainName::parse("example.com").unwrap();
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
+        let domains = PausedDomains::new(queue);
+        let fault = Fault { problem: &problem(), started: Instant::now(), backoff: backoff() };
+        let before = fault.started;
+        domains.fault(ACME, &name, fault, || vec![example()]);
+        domains.works(ACME, &name, before);
+        assert!(domains.any(), "it was sent before");
+        domains.works(ACME, &name, Instant::now() + Duration::from_secs(1));
+        assert!(!domains.any());
+    }
+
+    #[test]
+    fn only_a_new_check_or_a_new_state_tells_that_a_domain_is_verified() {
+        let now = Instant::now();
+        let known = |domain: &SenderDomain| Pause {
+            since: now,
+            until: now,
+            failures: 1,
+            message: String::new(),
+            domain: domain.clone(),
         };
-        let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
+        let with = |state, finding| {
+            let check = DomainCheck { at: Timestamp::from_unix_millis(2), finding };
+            SenderDomain { state, last_check: Some(check), ..example() }
+        };
+        let verified = with(DomainState::Verified, Finding::Verified);
+        let failed = with(DomainState::Verified, Finding::Failed);
+        let pending = with(DomainState::Pending, Finding::Verified);
+        for (before, after, is_verified) in [
+            (&failed, &verified, true),
+            (&pending, &verified, true),
+            (&verified, &verified, false),
+            (&verified, &failed, false),
+            (&verified, &pending, false),
+        ] {
+            let news = known(before).news(Some(after));
+            assert_eq!(matches!(news, News::Verified), is_verified, "{before:?} {after:?}");
+            assert!(!matches!(news, News::Replaced));
+        }
+        let added_at = Timestamp::from_unix_millis(3);
+        let again = SenderDomain { added_at, ..verified.clone() };
+        assert!(matches!(known(&verified).news(Some(&again)), News::Replaced));
+        assert!(matches!(known(&verified).news(None), News::Replaced));
+    }
+
+    /// Two threads at a time learn that the domain works, and that it does not.
+    #[test]
+    fn a_lane_is_closed_exactly_as_long_as_its_domain_is_known_to_be_paused() {
+        let name = DomainName::parse("example.com").unwrap();
+        let (domain, problem, backoff) = (example(), problem(), backoff());
         let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let domains = PausedDomains::new(Arc::clone(&queue));
         for round in 0..if cfg!(feature = "long") { 50_000 } else { 5_000 } {

@@ -393,6 +393,22 @@ mod tests {
     }
 
     #[test]
+    fn changed_delays_hold_for_an_organisation_that_is_paused_already() {
+        let mut calls = Calls::new();
+        let waits = |calls: &mut Calls| match calls.0.permit(calls.1) {
+            Permit::At(at) => at.saturating_duration_since(calls.1),
+            permit => panic!("{permit:?}"),
+        };
+        calls.0.impair(Cause::AccountPaused, "no", calls.1);
+        assert!(waits(&mut calls) <= SECOND);
+        let long = Duration::from_hours(1);
+        calls.0.set_backoff(Backoff::try_new(long, long).unwrap());
+        calls.1 += SECOND * 2;
+        calls.0.impair(Cause::AccountPaused, "no", calls.1);
+        assert!(waits(&mut calls) > long / 4);
+    }
+
+    #[test]
     fn a_provider_that_cannot_be_reached_is_told_of_before_any_call_and_holds_up_nothing() {
         let mut calls = Calls::new();
         calls.ask_in_vain();

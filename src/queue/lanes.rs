@@ -368,3 +368,31 @@ impl Lanes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::due::DueTimes;
+
+    #[test]
+    fn messages_wake_when_they_are_due_and_at_most_so_many_at_one_time() {
+        let (times, start) = (DueTimes::default(), Instant::now());
+        let due = |second: u8| times.at(start + Duration::from_secs(second.into()));
+        let mut waiting = Waiting::default();
+        for second in 1..=4 {
+            waiting.add(Position { due: due(second), id: MessageId::from_bytes([second; 16]) });
+        }
+        let mut left = |now, limit| {
+            let woken = waiting.wake(due(now), limit);
+            (woken, waiting.ready.len(), waiting.later.len())
+        };
+        assert_eq!(left(3, 0), (0, 0, 4));
+        assert_eq!(left(3, 1), (1, 1, 3));
+        assert_eq!(left(3, 9), (2, 3, 1));
+        assert_eq!(left(3, 9), (0, 3, 1));
+    }
+}

@@ -59,6 +59,17 @@ impl Fixture {
         organisation: OrganisationId,
         recipients: u32,
     ) -> MessageId {
+        self.add_request("{}", key, domain, organisation, recipients)
+    }
+
+    fn add_request(
+        &self,
+        request: &str,
+        key: Option<KeyId>,
+        domain: &str,
+        organisation: OrganisationId,
+        recipients: u32,
+    ) -> MessageId {
         let id = self.ids.next(Timestamp::from_unix_millis(1));
         let domain = name(domain);
         let recipient = Address::parse("bob@example.org").unwrap();
@@ -71,10 +82,10 @@ impl Fixture {
                 OrganisationKind::Production
             },
             key,
-            request: EncodedRequest::new("{}".to_owned(), &Envelope::new(&domain, recipients)),
+            request: EncodedRequest::new(request.to_owned(), &Envelope::new(&domain, recipients)),
             accepted_at: self.now,
             suppression_epoch: 0,
-            reservation: self.queue.budget().reserve(organisation, 2).unwrap(),
+            reservation: self.queue.budget().reserve(organisation, request.len()).unwrap(),
         });
         self.queue.add(held.unwrap());
         id

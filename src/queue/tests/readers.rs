@@ -3,6 +3,7 @@
 use tokio::time::timeout;
 
 use super::*;
+use pillarbox_domain::attempt::RequestBody;
 
 const SOON: Duration = Duration::from_millis(1);
 
@@ -83,6 +84,13 @@ fn the_body_is_read_in_parts() {
     assert_eq!(body.len_bytes(), 2);
     assert_eq!(body.whole().as_deref(), Some(&b"{}"[..]));
     assert_eq!(body.part(1, 1).as_deref(), Some(&b"}"[..]));
+    assert!(matches!(body, RequestBody::Whole(_)));
+    // A large one stays where it is.
+    let large = "x".repeat(256 * 1024 + 1);
+    fixture.add_request(&large, None, "example.com", ACME, 1);
+    let body = fixture.claim().request().unwrap();
+    assert!(matches!(body, RequestBody::Parts(_)));
+    assert_eq!(body.whole().as_deref(), Some(large.as_bytes()));
 }
 
 #[test]
