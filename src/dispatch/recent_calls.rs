@@ -276,10 +276,20 @@ mod tests {
         let read = |seconds| recent.read(start + Duration::from_secs(seconds));
         let now = read(599);
         assert!((300..=310).contains(&now.calls), "{now:?}");
+        let steps = recent.steps.lock().unwrap().len() as u128;
+        assert!(steps <= WINDOW.as_nanos() / STEP.as_nanos() + 1, "{steps}");
         assert_eq!((now.slow, now.unanswered), (0, 0));
         assert_eq!(read(2_000), RecentCalls::default());
         recent.note(A, &lost(), LATE, start + Duration::from_secs(2_000));
         assert_eq!(read(2_299), RecentCalls { calls: 1, slow: 1, unanswered: 1, unclear: 0 });
+    }
+
+    #[test]
+    fn unknown_answers_are_named_for_five_minutes() {
+        let (recent, start) = (Recent::default(), Instant::now());
+        recent.note_unexpected("NewException".to_owned(), start);
+        assert_eq!(recent.unexpected(start + WINDOW - SLOW), ["NewException"]);
+        assert!(recent.unexpected(start + WINDOW).is_empty());
     }
 
     #[test]

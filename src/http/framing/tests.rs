@@ -72,10 +72,10 @@ async fn a_body_is_left_until_all_of_it_came() {
     let mut buffer = [0; 1_024];
     let (begin, end) = POST.split_at(POST.len() - 2);
     client.write_all(begin).await.unwrap();
-    guard.read(&mut buffer).await.unwrap();
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), begin.len());
     assert!(progress.is_body_left(1) && !progress.is_body_left(2));
     client.write_all(end).await.unwrap();
-    guard.read(&mut buffer).await.unwrap();
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), end.len());
     assert!(!progress.is_body_left(1));
 }
 
