@@ -35,3 +35,17 @@ impl DueTimes {
         self.0 + Duration::from_nanos(due.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_never_taken_for_at_once() {
+        let times = DueTimes::default();
+        let start = times.instant(Due::AT_ONCE);
+        assert!(times.at(start) > Due::AT_ONCE);
+        let later = start + Duration::from_secs(7);
+        assert_eq!(times.instant(times.at(later)), later);
+    }
+}
