@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_delays_hold_for_an_organisation_that_is_paused_already() {
+    fn changed_delays_hold_from_the_next_failure_on() {
         let mut calls = Calls::new();
         let waits = |calls: &mut Calls| match calls.0.permit(calls.1) {
             Permit::At(at) => at.saturating_duration_since(calls.1),

@@ -360,22 +360,20 @@ mod tests {
             state: WebhookState::Active,
         };
         assert_eq!(webhook.id.to_string(), "18");
-        let signing =
-            |webhook: &Webhook, now| webhook.secrets(now).map(|one| one.bytes()[0]).collect();
+        let signing = |webhook: &Webhook, now| {
+            webhook.secrets(now).map(|one| one.bytes()[0]).collect::<Vec<_>>()
+        };
         let hours = |hours| noon.plus(Duration::from_hours(hours));
         for hour in 1..=5 {
             let byte = u8::try_from(hour).unwrap();
             webhook.rotate(secret(byte), EarlierSecrets::Sign, hours(hour));
         }
-        let sign: Vec<u8> = signing(&webhook, hours(5));
-        assert_eq!(sign, [5, 4, 3, 2, 1]);
-        let sign: Vec<u8> = signing(&webhook, hours(26));
-        assert_eq!(sign, [5, 4, 3, 2], "the first one's day is over");
+        assert_eq!(signing(&webhook, hours(5)), [5, 4, 3, 2, 1]);
+        assert_eq!(signing(&webhook, hours(26)), [5, 4, 3, 2], "the first one's day is over");
         webhook.rotate(secret(6), EarlierSecrets::Sign, hours(27));
         assert_eq!(webhook.replaced.len(), 3, "those whose time is over are forgotten");
         webhook.rotate(secret(7), EarlierSecrets::End, hours(27));
-        let sign: Vec<u8> = signing(&webhook, hours(27));
-        assert_eq!(sign, [7]);
+        assert_eq!(signing(&webhook, hours(27)), [7]);
     }
 
     #[test]
