@@ -12,10 +12,10 @@ async function attachment(path, more) {
   return { filename: basename(path), content: await readFile(path, "base64"), ...more };
 }
 
-/** Says what to do if nobody answers. */
+/** Says what to do if the service does not answer. */
 function noAnswer(error) {
   console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
-  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  console.error("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.");
   process.exit(1);
 }
 

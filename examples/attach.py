@@ -43,4 +43,4 @@ except urllib.error.HTTPError as refusal:
     sys.exit(f"{error['code']}: {error['message']}")
 except OSError as error:
     print(f"No answer from {URL} ({error}).", file=sys.stderr)
-    sys.exit("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.")
+    sys.exit("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.")

@@ -6,13 +6,13 @@ const url = process.env.MAIL_URL ?? "http://127.0.0.1:8025";
 const key = process.env.MAIL_KEY;
 const tries = 8;
 
-/** Says what to do if nobody answers. The same keys make it safe to ask again. */
+/** Says what to do if the service does not answer. The same keys make a repeat safe. */
 function noAnswer(error) {
   console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
-  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  console.error("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.");
 }
 
-/** Sends up to 100 messages, each with a key. Returns an answer for each, in their order. */
+/** Sends up to 100 messages, each with a key. Returns one answer for each, in the same order. */
 async function sendAll(messages) {
   for (let attempt = 0; attempt < tries; attempt++) {
     let pause = Math.min(60, 2 ** attempt) * Math.random();
@@ -30,7 +30,7 @@ async function sendAll(messages) {
     pause += Number(response?.headers.get("Retry-After") ?? 0);
     await new Promise((resolve) => setTimeout(resolve, pause * 1000));
   }
-  throw new Error("pillarbox took no message; keep them and try again later");
+  throw new Error("pillarbox did not confirm the messages; keep them and try again later");
 }
 
 const message = (order, to) => ({

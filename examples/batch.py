@@ -18,7 +18,7 @@ TRIES = 8
 
 
 def send_all(messages):
-    """Sends up to 100 messages, each with a key. Returns an answer for each, in their order."""
+    """Sends up to 100 messages, each with a key. Returns one answer for each, in the same order."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     body = json.dumps({"emails": messages, "partial": True}).encode()
     request = urllib.request.Request(URL + "/emails/batch", body, headers)
@@ -33,11 +33,11 @@ def send_all(messages):
                 raise ValueError(f"{error['code']}: {error['message']}") from refusal
             pause += int(refusal.headers.get("Retry-After", 0))
         except (OSError, http.client.HTTPException) as error:
-            # The same keys make it safe to ask again.
+            # The same keys make a repeat safe.
             print(f"No answer from {URL} ({error}).", file=sys.stderr)
-            print("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
+            print("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
         time.sleep(pause)
-    raise TimeoutError("pillarbox took no message; keep them and try again later")
+    raise TimeoutError("pillarbox did not confirm the messages; keep them and try again later")
 
 
 def message(order, to):

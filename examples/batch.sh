@@ -7,7 +7,7 @@ set -eu
 answer="$(mktemp)"
 trap 'rm -f "$answer"' EXIT
 
-# curl asks again as in examples/send.sh. The keys in the body make it safe to ask again.
+# curl repeats the request as in examples/send.sh. The keys in the body make this safe.
 status="$(curl --silent --show-error --retry 8 --retry-all-errors --max-time 60 \
   --output "$answer" --write-out '%{http_code}' \
   --header "Authorization: Bearer $MAIL_KEY" \

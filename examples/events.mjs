@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const url = process.env.MAIL_URL ?? "http://127.0.0.1:8025";
 const key = process.env.MAIL_KEY;
 const cursorFile = process.env.MAIL_CURSOR ?? "cursor.txt";
-const pause = 5; // Seconds between two questions if there is nothing new.
+const pause = 5; // Seconds between two requests if there is nothing new.
 
 async function readPage(cursor) {
   const parameters = new URLSearchParams({ limit: 100, ...(cursor && { after: cursor }) });
@@ -19,14 +19,14 @@ async function readPage(cursor) {
   return { response, page: await response.json() };
 }
 
-/** Says what to do if nobody answers. */
+/** Says what to do if the service does not answer. */
 function noAnswer(error) {
   console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
-  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  console.error("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.");
   return {};
 }
 
-/** Does what your application has to do. After a crash it gets some events again. */
+/** Put your own code here. After a crash, it gets some events again. */
 async function handle(event) {
   console.log(event.id, event.type, event.data.id);
 }
@@ -43,7 +43,7 @@ for (;;) {
     continue;
   }
   for (const event of page.events) await handle(event);
-  // Only now: after a crash before this line, the page comes again.
+  // Store the cursor last: after a crash before this line, you get the same page again.
   cursor = page.next;
   await writeFile(`${cursorFile}.new`, cursor);
   await rename(`${cursorFile}.new`, cursorFile);

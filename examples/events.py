@@ -15,7 +15,7 @@ import urllib.request
 URL = os.environ.get("MAIL_URL", "http://127.0.0.1:8025")
 KEY = os.environ["MAIL_KEY"]
 CURSOR_FILE = os.environ.get("MAIL_CURSOR", "cursor.txt")
-PAUSE = 5  # Seconds between two questions if there is nothing new.
+PAUSE = 5  # Seconds between two requests if there is nothing new.
 
 
 def read_page(cursor):
@@ -27,13 +27,13 @@ def read_page(cursor):
 
 
 def no_answer(error):
-    """Says what to do if nobody answers."""
+    """Says what to do if the service does not answer."""
     print(f"No answer from {URL} ({error}).", file=sys.stderr)
-    print("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
+    print("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
 
 
 def handle(event):
-    """Does what your application has to do. After a crash it gets some events again."""
+    """Put your own code here. After a crash, it gets some events again."""
     print(event["id"], event["type"], event["data"]["id"], flush=True)
 
 
@@ -68,7 +68,7 @@ def follow():
             continue
         for event in page["events"]:
             handle(event)
-        # Only now: after a crash before this line, the page comes again.
+        # Store the cursor last: after a crash before this line, you get the same page again.
         cursor = page["next"]
         save_cursor(cursor)
         if not page["events"]:

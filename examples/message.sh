@@ -1,5 +1,5 @@
 #!/bin/sh
-# Look at a message, cancel it, or see what is left of the limits, with curl.
+# Show a message, cancel it, or show your limits and how much of them is used, with curl.
 #
 #     MAIL_KEY=pb_… sh examples/message.sh show|events|timeline|cancel ID
 #     MAIL_KEY=pb_… sh examples/message.sh usage
@@ -10,7 +10,7 @@ call() {
     --header "Authorization: Bearer $MAIL_KEY" "$@"
 }
 
-usage="name what to do: sh examples/message.sh show|events|timeline|cancel ID, or usage"
+usage="say what to do: sh examples/message.sh show|events|timeline|cancel ID, or usage"
 url="${MAIL_URL:-http://127.0.0.1:8025}"
 case "${1:-} ${2:+ID}" in
   "show ID") call "$url/emails/$2" ;;

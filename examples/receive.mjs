@@ -4,7 +4,7 @@ import { text } from "node:stream/consumers";
 import { Webhook } from "standardwebhooks";
 
 const webhook = new Webhook(process.env.WEBHOOK_SECRET);
-const seen = new Set(); // In a database, with the change that an event makes: an event may come twice.
+const seen = new Set(); // An event can arrive twice: in production, keep its id in your database.
 
 createServer(async (request, response) => {
   try {

@@ -4,7 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 webhook = Webhook(os.environ["WEBHOOK_SECRET"])
-seen = set()  # In a database, with the change that an event makes: an event may come twice.
+seen = set()  # An event can arrive twice: in production, keep its id in your database.
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -16,18 +16,18 @@ async function call(method, path, body) {
   return { response, answer: await response.json() };
 }
 
-/** Says what to do if nobody answers. */
+/** Says what to do if the service does not answer. */
 function noAnswer(error) {
   console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
-  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  console.error("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.");
   return {};
 }
 
-/** Sends a message once, however often it has to ask. Returns the message's id. */
+/** Sends a message and returns its id. Repeats the request if that is necessary. */
 async function send(message) {
   for (let attempt = 0; attempt < tries; attempt++) {
     let pause = Math.min(60, 2 ** attempt) * Math.random();
-    // No answer: the same key makes it safe to ask again.
+    // If there is no answer, the same key makes a repeat safe.
     const { response, answer } = await call("POST", "/emails", message).catch(noAnswer);
     if (response?.ok) return answer.id;
     if (response && ![408, 500, 503].includes(response.status)) {
@@ -36,7 +36,7 @@ async function send(message) {
     pause += Number(response?.headers.get("Retry-After") ?? 0);
     await new Promise((resolve) => setTimeout(resolve, pause * 1000));
   }
-  throw new Error("pillarbox took no message; keep it and try again later");
+  throw new Error("pillarbox did not confirm the message; keep it and try again later");
 }
 
 const id = await send({

@@ -26,13 +26,13 @@ def call(method, path, body=None):
 
 
 def no_answer(error):
-    """Says what to do if nobody answers."""
+    """Says what to do if the service does not answer."""
     print(f"No answer from {URL} ({error}).", file=sys.stderr)
-    print("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
+    print("Check that pillarbox runs there. If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
 
 
 def send(message):
-    """Sends a message once, however often it has to ask. Returns the message's id."""
+    """Sends a message and returns its id. Repeats the request if that is necessary."""
     for attempt in range(TRIES):
         pause = min(60, 2**attempt) * random.random()
         try:
@@ -43,9 +43,9 @@ def send(message):
                 raise ValueError(f"{error['code']}: {error['message']}") from refusal
             pause += int(refusal.headers.get("Retry-After", 0))
         except (OSError, http.client.HTTPException) as error:
-            no_answer(error)  # The same key makes it safe to ask again.
+            no_answer(error)  # The same key makes a repeat safe.
         time.sleep(pause)
-    raise TimeoutError("pillarbox took no message; keep it and try again later")
+    raise TimeoutError("pillarbox did not confirm the message; keep it and try again later")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ url="${MAIL_URL:-http://127.0.0.1:8025}"
 answer="$(mktemp)"
 trap 'rm -f "$answer"' EXIT
 
-# curl asks again after a time-out, a broken connection, 408, 500 or 503, and waits as long as
-# Retry-After says. The key in the body makes it safe to ask again.
+# curl repeats the request after a time-out, a broken connection, 408, 429, 500 or 503, and waits as
+# long as Retry-After says. The key in the body makes this safe.
 status="$(curl --silent --show-error --retry 8 --retry-all-errors --max-time 30 \
   --output "$answer" --write-out '%{http_code}' \
   --header "Authorization: Bearer $MAIL_KEY" \

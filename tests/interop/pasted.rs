@@ -173,7 +173,7 @@ const ADD_ORGANISATION: &str = "pillarbox org add acme";
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
 const NOT_RUN: [(&str, &str); 43] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
-    ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
+    ("pillarbox doctor --config pillarbox.toml", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
     ("pillarbox serve ", "it is the unit's own command line; tests start it"),
     ("pillarbox webhook add --org acme https://app.example.com", "the endpoint is the reader's"),
