@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use postcard::Deserializer;
+use postcard::de_flavors::Slice;
+use postcard::ser_flavors::{ExtendFlavor, Flavor as _};
 use serde::{Deserialize, Serialize};
 
 use crate::DeadLetter;
@@ -50,6 +53,24 @@ macro_rules! stored_enum {
     };
 }
 
+/// An instant, in milliseconds.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Timestamp")]
+struct MillisV1(#[serde(getter = "MillisV1::of")] u64);
+
+impl MillisV1 {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn of(at: &Timestamp) -> u64 {
+        at.unix_millis()
+    }
+}
+
+impl From<MillisV1> for Timestamp {
+    fn from(row: MillisV1) -> Self {
+        Self::from_unix_millis(row.0)
+    }
+}
+
 // After the macro, which it uses.
 pub(super) mod alerts;
 pub(super) mod directory;
@@ -77,7 +98,6 @@ stored_enum!(
 );
 stored_enum!(PriorityV3 = Priority { High, Normal });
 stored_enum!(EventTypeV1 = EventType { DeliveryDelay, Delivery, Reject, Bounce, Complaint });
-stored_enum!(BounceTypeV1 = BounceType { Permanent, Transient, Undetermined });
 stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
 stored_enum!(AssuranceV1 = Assurance { Never, Given });
 
@@ -339,71 +359,54 @@ impl<'a> IdempotencyRow<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct EventV1<'a> {
-    occurred_at: u64,
-    #[serde(borrow)]
-    recipients: Vec<&'a str>,
-    #[serde(borrow)]
-    detail: EventDetailV1<'a>,
+#[serde(remote = "Event")]
+struct EventV1 {
+    #[serde(with = "MillisV1")]
+    occurred_at: Timestamp,
+    recipients: Vec<String>,
+    #[serde(with = "EventDetailV1")]
+    detail: EventDetail,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-enum EventDetailV1<'a> {
-    Delivery(Option<&'a str>),
-    Bounce(BounceTypeV1, &'a str, Option<&'a str>),
-    Complaint(Option<&'a str>, Option<&'a str>),
-    Reject(&'a str),
-    DeliveryDelay(&'a str, Option<&'a str>),
+#[serde(remote = "EventDetail")]
+enum EventDetailV1 {
+    Delivery {
+        smtp_response: Option<String>,
+    },
+    Bounce {
+        #[serde(with = "BounceTypeV1")]
+        bounce_type: BounceType,
+        sub_type: String,
+        diagnostic_code: Option<String>,
+    },
+    Complaint {
+        feedback_type: Option<String>,
+        sub_type: Option<String>,
+    },
+    Reject {
+        reason: String,
+    },
+    DeliveryDelay {
+        delay_type: String,
+        diagnostic_code: Option<String>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "BounceType")]
+enum BounceTypeV1 {
+    Permanent,
+    Transient,
+    Undetermined,
 }
 
 pub(super) fn encode_event(event: &Event) -> Vec<u8> {
-    let detail = match &event.detail {
-        EventDetail::Delivery { smtp_response } => {
-            EventDetailV1::Delivery(smtp_response.as_deref())
-        }
-        EventDetail::Bounce { bounce_type, sub_type, diagnostic_code } => {
-            EventDetailV1::Bounce((*bounce_type).into(), sub_type, diagnostic_code.as_deref())
-        }
-        EventDetail::Complaint { feedback_type, sub_type } => {
-            EventDetailV1::Complaint(feedback_type.as_deref(), sub_type.as_deref())
-        }
-        EventDetail::Reject { reason } => EventDetailV1::Reject(reason),
-        EventDetail::DeliveryDelay { delay_type, diagnostic_code } => {
-            EventDetailV1::DeliveryDelay(delay_type, diagnostic_code.as_deref())
-        }
-    };
-    let recipients = event.recipients.iter().map(String::as_str).collect();
-    encode(&EventV1 { occurred_at: event.occurred_at.unix_millis(), recipients, detail }, 128)
+    encode_by(VERSION, 128, |row| EventV1::serialize(event, row))
 }
 
 pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
-    let row: EventV1<'_> = decode(bytes)?;
-    let owned = |text: Option<&str>| text.map(str::to_owned);
-    let detail = match row.detail {
-        EventDetailV1::Delivery(response) => {
-            EventDetail::Delivery { smtp_response: owned(response) }
-        }
-        EventDetailV1::Bounce(bounce_type, sub_type, diagnostic) => EventDetail::Bounce {
-            bounce_type: bounce_type.into(),
-            sub_type: sub_type.to_owned(),
-            diagnostic_code: owned(diagnostic),
-        },
-        EventDetailV1::Complaint(feedback_type, sub_type) => EventDetail::Complaint {
-            feedback_type: owned(feedback_type),
-            sub_type: owned(sub_type),
-        },
-        EventDetailV1::Reject(reason) => EventDetail::Reject { reason: reason.to_owned() },
-        EventDetailV1::DeliveryDelay(delay_type, diagnostic) => EventDetail::DeliveryDelay {
-            delay_type: delay_type.to_owned(),
-            diagnostic_code: owned(diagnostic),
-        },
-    };
-    Ok(Event {
-        occurred_at: Timestamp::from_unix_millis(row.occurred_at),
-        recipients: row.recipients.into_iter().map(str::to_owned).collect(),
-        detail,
-    })
+    Ok(EventV1::deserialize(&mut body(VERSION, bytes)?)?)
 }
 
 /// Key of an event among those of its message. Orders them by time, and is the same for the same
@@ -678,9 +681,21 @@ fn encode<T: Serialize>(row: &T, size_hint: usize) -> Vec<u8> {
 }
 
 fn encode_as<T: Serialize>(version: u8, row: &T, size_hint: usize) -> Vec<u8> {
+    encode_by(version, size_hint, |bytes| row.serialize(bytes))
+}
+
+type RowSerializer = postcard::Serializer<ExtendFlavor<Vec<u8>>>;
+
+fn encode_by(
+    version: u8,
+    size_hint: usize,
+    serialize: impl FnOnce(&mut RowSerializer) -> postcard::Result<()>,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_hint);
     bytes.push(version);
-    postcard::to_extend(row, bytes).expect("rows are plain data and a Vec takes any length")
+    let mut row = RowSerializer { output: ExtendFlavor::new(bytes) };
+    let written = serialize(&mut row).and_then(|()| row.output.finalize());
+    written.expect("rows are plain data and a Vec takes any length")
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
@@ -688,8 +703,13 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
 }
 
 fn decode_as<'a, T: Deserialize<'a>>(version: u8, bytes: &'a [u8]) -> Result<T, RowError> {
+    Ok(T::deserialize(&mut body(version, bytes)?)?)
+}
+
+/// Returns what is behind the version.
+fn body(version: u8, bytes: &[u8]) -> Result<Deserializer<'_, Slice<'_>>, RowError> {
     match bytes.split_first() {
-        Some((&found, row)) if found == version => Ok(postcard::from_bytes(row)?),
+        Some((&found, row)) if found == version => Ok(Deserializer::from_bytes(row)),
         Some((&found, _)) => Err(RowError::Version(found)),
         None => Err(RowError::Invalid("nothing")),
     }

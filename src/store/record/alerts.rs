@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::RowError;
-use crate::record::{decode, encode};
+use crate::record::{MillisV1, VERSION, body, decode, encode, encode_by};
 use pillarbox_domain::alert::{
     Alert, AlertDelivery, AlertEvent, AlertKey, News, NextAttempt, ReportedCondition,
 };
@@ -74,104 +74,79 @@ pub(crate) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct AlertV1<'a> {
-    at: u64,
-    #[serde(borrow)]
-    event: EventV1<'a>,
-    /// Time of the news that was posted, failed attempts, and the next attempt.
-    delivery: (u64, u32, NextV1),
+#[serde(remote = "Alert")]
+struct AlertV1 {
+    #[serde(with = "NewsV1")]
+    news: News,
+    #[serde(with = "DeliveryV1")]
+    delivery: AlertDelivery,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "News")]
+struct NewsV1 {
+    #[serde(with = "MillisV1")]
+    at: Timestamp,
+    #[serde(with = "EventV1")]
+    event: AlertEvent,
 }
 
 /// The order of the variants is the stored format: new ones go to the end.
 #[derive(Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-enum EventV1<'a> {
-    Raised(ConditionV1<'a>),
-    Cleared(ConditionV1<'a>),
+#[serde(remote = "AlertEvent")]
+enum EventV1 {
+    Raised(#[serde(with = "ConditionV1")] ReportedCondition),
+    Cleared(#[serde(with = "ConditionV1")] ReportedCondition),
     DomainVerified,
     DomainFailed,
-    KeyExpiring { organisation: u32, label: &'a str, expires_at: u64 },
+    KeyExpiring {
+        #[serde(with = "OrganisationIdV1")]
+        organisation: OrganisationId,
+        label: String,
+        #[serde(with = "MillisV1")]
+        expires_at: Timestamp,
+    },
     Started,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ConditionV1<'a> {
-    severity: &'a str,
-    message: &'a str,
-    advice: &'a str,
-    since: u64,
+#[serde(remote = "ReportedCondition")]
+struct ConditionV1 {
+    severity: String,
+    message: String,
+    advice: String,
+    #[serde(with = "MillisV1")]
+    since: Timestamp,
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(remote = "OrganisationId")]
+struct OrganisationIdV1(u32);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "AlertDelivery")]
+struct DeliveryV1 {
+    #[serde(with = "MillisV1")]
+    of: Timestamp,
+    attempts: u32,
+    #[serde(with = "NextV1")]
+    next: NextAttempt,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "NextAttempt")]
 enum NextV1 {
-    At(u64),
+    At(#[serde(with = "MillisV1")] Timestamp),
     Taken,
     GivenUp,
 }
 
-impl<'a> From<&'a ReportedCondition> for ConditionV1<'a> {
-    fn from(condition: &'a ReportedCondition) -> Self {
-        let ReportedCondition { severity, message, advice, since } = condition;
-        Self { severity, message, advice, since: since.unix_millis() }
-    }
-}
-
-impl From<ConditionV1<'_>> for ReportedCondition {
-    fn from(row: ConditionV1<'_>) -> Self {
-        Self {
-            severity: row.severity.to_owned(),
-            message: row.message.to_owned(),
-            advice: row.advice.to_owned(),
-            since: Timestamp::from_unix_millis(row.since),
-        }
-    }
-}
-
 pub(crate) fn encode_alert(alert: &Alert) -> Vec<u8> {
-    let event = match &alert.news.event {
-        AlertEvent::Raised(condition) => EventV1::Raised(condition.into()),
-        AlertEvent::Cleared(condition) => EventV1::Cleared(condition.into()),
-        AlertEvent::DomainVerified => EventV1::DomainVerified,
-        AlertEvent::DomainFailed => EventV1::DomainFailed,
-        AlertEvent::KeyExpiring { organisation, label, expires_at } => EventV1::KeyExpiring {
-            organisation: organisation.0,
-            label,
-            expires_at: expires_at.unix_millis(),
-        },
-        AlertEvent::Started => EventV1::Started,
-    };
-    let AlertDelivery { of, attempts, next } = alert.delivery;
-    let next = match next {
-        NextAttempt::At(at) => NextV1::At(at.unix_millis()),
-        NextAttempt::Taken => NextV1::Taken,
-        NextAttempt::GivenUp => NextV1::GivenUp,
-    };
-    let delivery = (of.unix_millis(), attempts, next);
-    encode(&AlertV1 { at: alert.news.at.unix_millis(), event, delivery }, 512)
+    encode_by(VERSION, 512, |row| AlertV1::serialize(alert, row))
 }
 
 pub(crate) fn decode_alert(bytes: &[u8]) -> Result<Alert, RowError> {
-    let AlertV1 { at, event, delivery: (of, attempts, next) } = decode(bytes)?;
-    let instant = Timestamp::from_unix_millis;
-    let event = match event {
-        EventV1::Raised(condition) => AlertEvent::Raised(condition.into()),
-        EventV1::Cleared(condition) => AlertEvent::Cleared(condition.into()),
-        EventV1::DomainVerified => AlertEvent::DomainVerified,
-        EventV1::DomainFailed => AlertEvent::DomainFailed,
-        EventV1::KeyExpiring { organisation, label, expires_at } => AlertEvent::KeyExpiring {
-            organisation: OrganisationId(organisation),
-            label: label.to_owned(),
-            expires_at: instant(expires_at),
-        },
-        EventV1::Started => AlertEvent::Started,
-    };
-    let next = match next {
-        NextV1::At(at) => NextAttempt::At(instant(at)),
-        NextV1::Taken => NextAttempt::Taken,
-        NextV1::GivenUp => NextAttempt::GivenUp,
-    };
-    let delivery = AlertDelivery { of: instant(of), attempts, next };
-    Ok(Alert { news: News { at: instant(at), event }, delivery })
+    Ok(AlertV1::deserialize(&mut body(VERSION, bytes)?)?)
 }
 
 pub(crate) fn encode_expiries_told(up_to: Timestamp) -> Vec<u8> {

@@ -4,48 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RowError;
 use crate::organisation_counts::OrganisationCounts;
-use crate::record::{decode, encode};
+use crate::record::{VERSION, body, encode_by};
 
-/// Declares the stored twin of the counts, and both conversions. The order of the fields is the
-/// stored format.
-macro_rules! stored_counts {
-    ($stored:ident { $($field:ident),+ $(,)? }) => {
-        #[derive(Serialize, Deserialize)]
-        struct $stored { $($field: u64),+ }
-
-        impl From<&OrganisationCounts> for $stored {
-            fn from(counts: &OrganisationCounts) -> Self {
-                Self { $($field: counts.$field),+ }
-            }
-        }
-
-        impl From<$stored> for OrganisationCounts {
-            fn from(row: $stored) -> Self {
-                Self { $($field: row.$field),+ }
-            }
-        }
-    };
+/// The order of the fields is the stored format.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "OrganisationCounts")]
+struct CountsV1 {
+    accepted: u64,
+    sent: u64,
+    sent_recipients: u64,
+    failed: u64,
+    cancelled: u64,
+    suppressed: u64,
+    deliveries: u64,
+    bounces: u64,
+    hard_bounces: u64,
+    complaints: u64,
+    rejects: u64,
+    delivery_delays: u64,
 }
 
-stored_counts!(CountsV1 {
-    accepted,
-    sent,
-    sent_recipients,
-    failed,
-    cancelled,
-    suppressed,
-    deliveries,
-    bounces,
-    hard_bounces,
-    complaints,
-    rejects,
-    delivery_delays,
-});
-
 pub(crate) fn encode_counts(counts: &OrganisationCounts) -> Vec<u8> {
-    encode(&CountsV1::from(counts), 32)
+    encode_by(VERSION, 32, |row| CountsV1::serialize(counts, row))
 }
 
 pub(crate) fn decode_counts(bytes: &[u8]) -> Result<OrganisationCounts, RowError> {
-    Ok(decode::<CountsV1>(bytes)?.into())
+    Ok(CountsV1::deserialize(&mut body(VERSION, bytes)?)?)
 }
