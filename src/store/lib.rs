@@ -7,7 +7,7 @@
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -433,11 +433,8 @@ impl Store {
         ask_engine!(self, engine => engine.count_rows(table, range))
     }
 
-    async fn counters<const N: usize>(
-        &self,
-        counters: [Counter; N],
-    ) -> Result<[u64; N], StoreError> {
-        read_engine!(self, engine => engine.counters(counters))
+    async fn counters(&self) -> Result<BTreeMap<Counter, u64>, StoreError> {
+        read_engine!(self, engine => engine.counters())
     }
 
     fn memory(&self) -> &InMemory {

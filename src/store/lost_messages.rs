@@ -13,9 +13,8 @@ impl Store {
     /// Messages whose body was lost, if no operator has acknowledged them and the last loss is less
     /// than 24 hours ago at `now`.
     pub async fn lost_messages(&self, now: Timestamp) -> Result<Option<LostMessages>, StoreError> {
-        let [messages, at] =
-            self.counters([Counter::LostMessages, Counter::LostMessagesAt]).await?;
-        Ok(shown(messages, at, now))
+        let counters = self.counters().await?;
+        Ok(shown(counters[&Counter::LostMessages], counters[&Counter::LostMessagesAt], now))
     }
 
     /// Ends the count, because an operator has seen it; returns the count.

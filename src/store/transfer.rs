@@ -1,6 +1,8 @@
 //! Transfer of a data file into a database: the rows on their way from one engine to the other, and
 //! its result. Both engines store the same bytes, so most rows pass as they are.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::directory::KeyUses;
@@ -31,7 +33,7 @@ pub(super) enum Chunk {
 
 #[derive(Debug)]
 pub(super) struct Facts {
-    pub(super) counters: Vec<(Counter, u64)>,
+    pub(super) counters: BTreeMap<Counter, u64>,
     pub(super) id_lead: u64,
     pub(super) feed_id: u64,
     /// Last position in the feed that an endpoint has reached.

@@ -401,7 +401,7 @@ impl<'a> RowSet<'a> {
     }
 }
 
-fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
+pub(super) fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
     let value = |index| row.get::<_, i64>(index).unsigned_abs();
     Counter::ALL.into_iter().enumerate().map(|(index, counter)| (counter, value(index))).collect()
 }

@@ -1,6 +1,6 @@
 //! Rows, as the rules of the store read and change them, each change in a transaction of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tokio::time::sleep;
 use tokio_postgres::Row;
@@ -12,7 +12,7 @@ use crate::postgres::PostgresStore;
 use crate::postgres::connection::{Connection, Slot};
 use crate::postgres::error::QueryError;
 use crate::postgres::outcomes::{ATTEMPTS, PAUSE};
-use crate::postgres::row_set::{ROUNDS, RowSet};
+use crate::postgres::row_set::{ROUNDS, RowSet, counters_of};
 use crate::postgres::session::Transaction;
 use crate::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
@@ -102,17 +102,8 @@ impl PostgresStore {
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
-    pub(crate) async fn counters<const N: usize>(
-        &self,
-        counters: [Counter; N],
-    ) -> Result<[u64; N], StoreError> {
-        let row = self.query_one(COUNTERS, &[]).await?;
-        let place = |counter| Counter::ALL.iter().position(|one| *one == counter);
-        let value = |counter| {
-            let place = place(counter).expect("every counter is in the list");
-            row.get::<_, i64>(place).unsigned_abs()
-        };
-        Ok(counters.map(value))
+    pub(crate) async fn counters(&self) -> Result<BTreeMap<Counter, u64>, StoreError> {
+        Ok(counters_of(&self.query_one(COUNTERS, &[]).await?))
     }
 
     pub(crate) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {

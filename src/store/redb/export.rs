@@ -8,12 +8,13 @@ use crate::record::usage::decode_usage;
 use crate::record::webhooks::decode_cursor;
 use crate::record::{IdempotencyRow, organisation_of};
 use crate::redb::error::ReadError;
+use crate::redb::rows::counters;
 use crate::redb::tables::{
     BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
     PENDING, Row, SENT, TIME_KEY, USAGE, published,
 };
 use crate::redb::{RedbStore, directory};
-use crate::rows::{Counter, Key, KeyRange, NewRow, Table};
+use crate::rows::{Key, KeyRange, NewRow, Table};
 use crate::transfer::{CHUNK_ROWS, Chunk, Facts};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 
@@ -62,13 +63,9 @@ fn export(transaction: &ReadTransaction, to: &mpsc::Sender<Chunk>) -> Result<Fac
 fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
     let meta = transaction.open_table(META)?;
     let number = |name| Ok::<_, ReadError>(meta.get(name)?.map_or(0, |row| row.value()));
-    let mut counters = Vec::new();
-    for counter in Counter::ALL {
-        counters.push((counter, number(counter.as_str())?));
-    }
     let clock = transaction.open_table(CLOCK)?;
     Ok(Facts {
-        counters,
+        counters: counters(transaction)?,
         id_lead: number(ID_LEAD)?,
         feed_id: number(FEED_ID)?,
         last_cursor: 0,

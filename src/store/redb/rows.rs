@@ -1,6 +1,6 @@
 //! Rows of the shared transaction and of snapshots, as the rules of the store read and change them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable};
@@ -76,18 +76,8 @@ impl RedbStore {
         self.read_run(table, move |rows, transaction| rows.count(transaction, &range)).await
     }
 
-    pub(crate) fn counters<const N: usize>(
-        &self,
-        counters: [Counter; N],
-    ) -> Result<[u64; N], StoreError> {
-        self.read("meta", "numbers", |transaction| {
-            let meta = transaction.open_table(META)?;
-            let mut values = [0; N];
-            for (value, counter) in values.iter_mut().zip(counters) {
-                *value = meta.get(counter.as_str())?.map_or(0, |row| row.value());
-            }
-            Ok(values)
-        })
+    pub(crate) fn counters(&self) -> Result<BTreeMap<Counter, u64>, StoreError> {
+        self.read("meta", "numbers", counters)
     }
 
     pub(crate) fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -170,6 +160,13 @@ const fn takes_long(table: Table) -> bool {
             | Table::Feed
             | Table::DeadLetters
     )
+}
+
+pub(super) fn counters(transaction: &ReadTransaction) -> Result<BTreeMap<Counter, u64>, ReadError> {
+    let meta = transaction.open_table(META)?;
+    let value =
+        |counter: Counter| Ok((counter, meta.get(counter.as_str())?.map_or(0, |row| row.value())));
+    Counter::ALL.into_iter().map(value).collect()
 }
 
 impl Tables<'_> {
