@@ -333,7 +333,17 @@ impl Store {
         key: IdempotencyKey<'_>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        ask_engine!(self, engine => engine.replay_after_commit(organisation, key, window_now))
+        if self.health() == Health::Writable {
+            match &self.engine {
+                // If that commit fails, its messages count as not accepted.
+                Engine::Redb(engine) => engine.answered().await,
+                // An empty request ends after those that were queued before it have begun.
+                Engine::Postgres(engine) => {
+                    let _ = Box::pin(engine.accept_all(Vec::new(), BatchMode::Whole)).await;
+                }
+            }
+        }
+        self.replay(organisation, key, window_now).await
     }
 
     /// Accepts messages of one organisation in one transaction; returns an answer for each, in
@@ -346,6 +356,11 @@ impl Store {
         acceptances: Vec<NewMessage>,
         mode: BatchMode,
     ) -> Result<Vec<Result<Accepted, AcceptError>>, AcceptError> {
+        match self.health() {
+            Health::Writable => {}
+            Health::Refusing => return Err(StoreError::Unavailable.into()),
+            Health::FileLost(_) => return Err(StoreError::FileLost.into()),
+        }
         ask_engine!(self, engine => engine.accept_all(acceptances, mode))
     }
 

@@ -21,7 +21,7 @@ use crate::postgres::session::{Ran, Session};
 use crate::postgres::tables::bigint;
 use crate::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
 use crate::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::{AcceptError, Accepted, BatchMode, Health, NewMessage, StoreError};
+use crate::{AcceptError, Accepted, BatchMode, NewMessage, StoreError};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
@@ -173,10 +173,6 @@ impl PostgresStore {
         messages: Vec<NewMessage>,
         mode: BatchMode,
     ) -> Result<Answers, AcceptError> {
-        match self.health() {
-            Health::Writable => {}
-            Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable.into()),
-        }
         let (reply, answer) = oneshot::channel();
         let messages = messages.into_iter().enumerate().collect();
         let request = Request { messages, mode, refused: BTreeMap::new(), reply };

@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::StoreError;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::{Session, Transaction};
 use crate::postgres::{PostgresStore, Shared, message_id, millis, number};
-use crate::{BatchMode, Health, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
@@ -81,19 +81,6 @@ impl PostgresStore {
         };
         let confirmed = timeout(self.shared.answer_timeout, confirmed).await;
         confirmed.unwrap_or(Err(StoreError::Unavailable))
-    }
-
-    pub(crate) async fn replay_after_commit(
-        &self,
-        organisation: OrganisationId,
-        key: IdempotencyKey<'_>,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<MessageId>, StoreError> {
-        if self.health() == Health::Writable {
-            // An empty request ends after those that were queued before it have begun.
-            let _ = self.accept_all(Vec::new(), BatchMode::Whole).await;
-        }
-        self.replay(organisation, key, window_now).await
     }
 }
 

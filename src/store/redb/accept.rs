@@ -13,8 +13,7 @@ use crate::redb::batch::{Batch, MESSAGE_WEIGHT, Operation, own_failure};
 use crate::redb::error::{InRow, ReadError};
 use crate::redb::idempotency::KeyHash;
 use crate::redb::tables::IDEMPOTENCY;
-use crate::{AcceptError, Accepted, BatchMode, NewMessage};
-use crate::{Health, StoreError};
+use crate::{AcceptError, Accepted, BatchMode, NewMessage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
@@ -45,29 +44,11 @@ impl RedbStore {
         self.checked("idempotency", format_args!("of organisation {}", organisation.0), read)
     }
 
-    pub(crate) async fn replay_after_commit(
-        &self,
-        organisation: OrganisationId,
-        key: IdempotencyKey<'_>,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<MessageId>, StoreError> {
-        if self.health() == Health::Writable {
-            // If that commit fails, its messages count as not accepted.
-            let _ = self.writer.barrier().await;
-        }
-        self.replay(organisation, key, window_now)
-    }
-
     pub(crate) async fn accept_all(
         &self,
         acceptances: Vec<NewMessage>,
         mode: BatchMode,
     ) -> Result<Answers, AcceptError> {
-        match self.health() {
-            Health::Writable => {}
-            Health::Refusing => return Err(StoreError::Unavailable.into()),
-            Health::FileLost(_) => return Err(StoreError::FileLost.into()),
-        }
         let (reply, answer) = oneshot::channel();
         self.writer.submit(Box::new(Accept { acceptances, mode, decided: None, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
