@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::{Purged, Store, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
+use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::history::Hour;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
@@ -18,10 +19,12 @@ const UNMATCHED_WAIT: Duration = Duration::from_hours(24);
 pub(super) struct PurgeStep {
     /// The time by which windows are judged.
     pub(super) window_now: WindowTime,
-    /// Instants of the messages whose records, events and entries in the feed are removed.
-    pub(super) records: Vec<Range<Timestamp>>,
-    /// Instants of the messages whose idempotency keys are removed.
-    pub(super) keys: Vec<Range<Timestamp>>,
+    /// Messages whose records and events are removed.
+    pub(super) records: Vec<Range<MessageId>>,
+    /// Entries of feeds that are removed.
+    pub(super) feed: Vec<Range<FeedPosition>>,
+    /// Messages whose idempotency keys are removed.
+    pub(super) keys: Vec<Range<MessageId>>,
     /// Arrival times of the unmatched events that are removed.
     pub(super) unmatched: Vec<Range<Timestamp>>,
     /// Arrival times of the dead letters that are removed.
@@ -40,9 +43,12 @@ impl PurgeStep {
             let end = window_now.now().minus(window).plus(Duration::from_millis(1));
             window_now.before(end)
         };
+        let past = window_now.past(RECORD_RETENTION);
+        let first_of = FeedPosition::first_of;
         Self {
-            records: window_now.past(RECORD_RETENTION),
-            keys: window_now.past(IDEMPOTENCY_WINDOW),
+            records: ids(&past),
+            feed: past.iter().map(|run| first_of(run.start)..first_of(run.end)).collect(),
+            keys: ids(&window_now.past(IDEMPOTENCY_WINDOW)),
             unmatched: kept_since(UNMATCHED_WAIT),
             letters: kept_since(RECORD_RETENTION),
             first_hour: Hour::of(retained),
@@ -52,10 +58,10 @@ impl PurgeStep {
     }
 }
 
-/// Returns the ids of the instants of a run. An id carries the stored time of acceptance or a later
+/// Returns the ids of the instants of runs. An id carries the stored time of acceptance or a later
 /// one, so nothing is removed too early.
-pub(super) fn ids(run: &Range<Timestamp>) -> Range<MessageId> {
-    MessageId::first_of(run.start)..MessageId::first_of(run.end)
+fn ids(runs: &[Range<Timestamp>]) -> Vec<Range<MessageId>> {
+    runs.iter().map(|run| MessageId::first_of(run.start)..MessageId::first_of(run.end)).collect()
 }
 
 impl Store {
@@ -68,8 +74,7 @@ impl Store {
         limit: usize,
     ) -> Result<Purged, StoreError> {
         let step = PurgeStep::new(window_now.into(), limit);
-        let ids = |runs: &[Range<Timestamp>]| runs.iter().map(ids).collect::<Vec<_>>();
-        let (records, keys) = (ids(&step.records), ids(&step.keys));
+        let (records, keys) = (step.records.clone(), step.keys.clone());
         let purged = ask_engine!(self, engine => engine.purge(step))?;
         self.damage().forget(&records, &keys);
         self.metrics().purged(purged);

@@ -2,19 +2,16 @@
 //! node does it for all. Rows that another transaction has locked wait.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use uuid::Uuid;
 
 use crate::postgres::session::Transaction;
 use crate::postgres::tables::{bigint, integer};
 use crate::postgres::{PostgresStore, message_id, millis, uuid_of};
-use crate::purge::{PurgeStep, ids};
+use crate::purge::PurgeStep;
 use crate::record::decode_message;
 use crate::{Purged, StoreError};
-use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::message::State;
-use pillarbox_domain::time::Timestamp;
 
 const MESSAGES: &str = "
 DELETE FROM message WHERE id IN (
@@ -40,26 +37,15 @@ const LETTERS: &str = "DELETE FROM dead_letter WHERE received_at >= $1 AND recei
 impl PostgresStore {
     pub(crate) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
         let most = i64::try_from(step.limit).unwrap_or(i64::MAX);
-        let runs = |runs: &[Range<Timestamp>]| -> Vec<(Uuid, Uuid)> {
-            let ids = runs.iter().map(ids);
-            ids.map(|run| (uuid_of(run.start), uuid_of(run.end))).collect()
-        };
-        let (records, keys) = (runs(&step.records), runs(&step.keys));
-        let position = |instant| bigint(FeedPosition::first_of(instant).number());
-        let feeds: Vec<(i64, i64)> =
-            step.records.iter().map(|run| (position(run.start), position(run.end))).collect();
-        let times = |runs: &[Range<Timestamp>]| -> Vec<(i64, i64)> {
-            runs.iter().map(|run| (millis(run.start), millis(run.end))).collect()
-        };
-        let (unmatched, letters) = (times(&step.unmatched), times(&step.letters));
         let hour = integer(step.first_hour.number());
         let mut damaged: Vec<Uuid> = Vec::new();
         let purge = async {
             let change = Transaction::begin(&self.writer).await?;
             let connection = change.connection();
             let mut purged = Purged::default();
-            for (start, end) in &records {
-                let rows = connection.query(MESSAGES, &[start, end, &most]).await?;
+            for run in &step.records {
+                let (start, end) = (uuid_of(run.start), uuid_of(run.end));
+                let rows = connection.query(MESSAGES, &[&start, &end, &most]).await?;
                 let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
                 let mut ses_ids = BTreeSet::new();
                 for (id, row) in ids.iter().zip(&rows) {
@@ -85,19 +71,22 @@ impl PostgresStore {
                 connection.execute(sent, &[&ses_ids]).await?;
                 purged.messages += ids.len();
             }
-            for (start, end) in &keys {
-                let removed = connection.execute(KEYS, &[start, end, &most]).await?;
+            for run in &step.keys {
+                let (start, end) = (uuid_of(run.start), uuid_of(run.end));
+                let removed = connection.execute(KEYS, &[&start, &end, &most]).await?;
                 purged.idempotency_keys += usize::try_from(removed).unwrap_or(usize::MAX);
             }
             let mut left = most;
-            for (start, end) in &feeds {
-                let removed = connection.execute(FEED, &[start, end, &left]).await?;
+            for run in &step.feed {
+                let (start, end) = (bigint(run.start.number()), bigint(run.end.number()));
+                let removed = connection.execute(FEED, &[&start, &end, &left]).await?;
                 purged.feed_entries += usize::try_from(removed).unwrap_or(usize::MAX);
                 left -= i64::try_from(removed).unwrap_or(left);
             }
-            for (statement, runs) in [(UNMATCHED, &unmatched), (LETTERS, &letters)] {
-                for (start, end) in runs {
-                    connection.execute(statement, &[start, end]).await?;
+            for (statement, runs) in [(UNMATCHED, &step.unmatched), (LETTERS, &step.letters)] {
+                for run in runs {
+                    let (start, end) = (millis(run.start), millis(run.end));
+                    connection.execute(statement, &[&start, &end]).await?;
                 }
             }
             connection.execute("DELETE FROM history WHERE hour < $1", &[&hour]).await?;

@@ -131,14 +131,14 @@ impl FeedIndex {
         self.grew.send_replace(end);
     }
 
-    /// Removes entries that were recorded in a run of instants, oldest first, at most `limit`.
+    /// Removes entries of a run of positions, oldest first, at most `limit`.
     pub(super) fn purge(
         &self,
         tables: &mut Tables<'_>,
-        run: &Range<Timestamp>,
+        run: &Range<FeedPosition>,
         limit: usize,
     ) -> Result<Vec<PurgedFeed>, ReadError> {
-        let [start, end] = [run.start, run.end].map(FeedPosition::first_of);
+        let Range { start, end } = *run;
         let concerned: Vec<OrganisationId> = read_lock(&self.extents)
             .iter()
             .filter(|(_, extent)| extent.first.is_some_and(|first| first < end))

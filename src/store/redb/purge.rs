@@ -6,7 +6,7 @@ use std::ops;
 use redb::ReadableTable;
 
 use crate::locks::write_lock;
-use crate::purge::{PurgeStep, ids};
+use crate::purge::PurgeStep;
 use crate::record::{EventKey, decode_message, organisation_of};
 use crate::redb::batch::Batch;
 use crate::redb::changes;
@@ -31,24 +31,24 @@ impl RedbStore {
 
 fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedFeed>), ReadError> {
     let (mut purged, limit) = (Purged::default(), step.limit);
-    for run in step.records.iter().map(ids) {
-        purged.messages += purge_messages(batch, &run, limit - purged.messages)?;
+    for run in &step.records {
+        purged.messages += purge_messages(batch, run, limit - purged.messages)?;
         if purged.messages < limit {
-            purge_orphans(batch, &run, limit)?;
+            purge_orphans(batch, run, limit)?;
         }
-        remove_all(batch.tables.damaged_messages.open()?, keys(&run))?;
+        remove_all(batch.tables.damaged_messages.open()?, keys(run))?;
     }
     timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
     timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
     let old = (0, 0)..(step.first_hour.number(), 0);
     batch.tables.history.open()?.remove_first(old, limit, |_, _| {})?;
-    for run in step.keys.iter().map(ids) {
-        let (run, left) = (keys(&run), limit - purged.idempotency_keys);
+    for run in &step.keys {
+        let (run, left) = (keys(run), limit - purged.idempotency_keys);
         let (count, _) = batch.tables.idempotency.open()?.remove_first(run, left, |_, _| {})?;
         purged.idempotency_keys += count;
     }
     let mut feeds = Vec::new();
-    for run in &step.records {
+    for run in &step.feed {
         let left = limit - purged.feed_entries;
         let feed = batch.shared.feed.purge(&mut batch.tables, run, left)?;
         purged.feed_entries += feed.iter().map(|feed| feed.entries).sum::<usize>();
