@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::directory::{Directory, KeyUses};
 use crate::organisations::exists;
 use crate::record::directory::{decode_api_key, encode_api_key};
-use crate::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number, remove_existing};
+use crate::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number};
 use crate::{Change, NewApiKey, Store, StoreError};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
@@ -70,9 +70,7 @@ impl Store {
 
     /// Revokes an API key; no request that arrives after this is let in with it.
     pub async fn revoke_api_key(&self, id: KeyId) -> Result<Change, StoreError> {
-        let revoke =
-            move |rows: &mut dyn Rows| remove_existing(rows, Table::ApiKeys, &Key::from(id.0));
-        self.change(Lock::Directory, 1, revoke).await
+        self.remove_row(Lock::Directory, Table::ApiKeys, Key::from(id.0)).await
     }
 
     /// All API keys, as hashes.

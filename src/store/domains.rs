@@ -3,7 +3,7 @@
 use crate::alerts::put_news;
 use crate::organisations::exists;
 use crate::record::directory::{decode_domain, encode_domain};
-use crate::rows::{Key, Lock, Rows, Stop, Table, remove_existing};
+use crate::rows::{Key, Lock, Rows, Stop, Table};
 use crate::{Change, Store, StoreError};
 use pillarbox_domain::alert::{AlertEvent, AlertKey};
 use pillarbox_domain::id::OrganisationId;
@@ -73,8 +73,7 @@ impl Store {
         name: DomainName<'_>,
     ) -> Result<Change, StoreError> {
         let key = key(organisation, name.as_str());
-        let remove = move |rows: &mut dyn Rows| remove_existing(rows, Table::Domains, &key);
-        self.change(Lock::Directory, 1, remove).await
+        self.remove_row(Lock::Directory, Table::Domains, key).await
     }
 
     /// Returns the permission of an organisation to send from a domain now.

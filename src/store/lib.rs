@@ -416,6 +416,18 @@ impl Store {
         }
     }
 
+    /// Removes a row if it is there.
+    async fn remove_row(&self, lock: Lock, table: Table, key: Key) -> Result<Change, StoreError> {
+        let remove = move |rows: &mut dyn Rows| {
+            if rows.get(table, &key)?.is_none() {
+                return Ok(Change::None);
+            }
+            rows.remove(table, &key)?;
+            Ok(Change::Made)
+        };
+        self.change(lock, 1, remove).await
+    }
+
     async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         ask_engine!(self, engine => engine.row(table, key))
     }

@@ -7,7 +7,6 @@
 use std::ops::{Bound, RangeBounds as _};
 use std::sync::Arc;
 
-use crate::Change;
 use crate::damage::Damage;
 use crate::directory::OrganisationIndex;
 use crate::error::{DamagedRow, RowError};
@@ -335,19 +334,6 @@ pub(super) fn next_number(rows: &mut dyn Rows, counter: Counter) -> Result<u32, 
 /// Reads rows of one table [ahead](Rows::read_ahead).
 pub(super) fn read_all(rows: &mut dyn Rows, table: Table, keys: &[Key]) -> Result<(), Stop> {
     rows.read_ahead(&keys.iter().map(|key| (table, key.clone())).collect::<Vec<_>>())
-}
-
-/// Returns [`Change::Made`] and removes the row if it is there.
-pub(super) fn remove_existing(
-    rows: &mut dyn Rows,
-    table: Table,
-    key: &Key,
-) -> Result<Change, Stop> {
-    if rows.get(table, key)?.is_none() {
-        return Ok(Change::None);
-    }
-    rows.remove(table, key)?;
-    Ok(Change::Made)
 }
 
 /// Adds the place of a row that cannot be read.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::damage::{Damage, damaged_suppression};
 use crate::limits::ALL_ORGANISATIONS;
 use crate::record::{decode_suppression, encode_suppression};
-use crate::rows::{Key, KeyRange, Lock, Rows, Stop, Table, read_all, remove_existing};
+use crate::rows::{Key, KeyRange, Lock, Rows, Stop, Table, read_all};
 use crate::suppression_filter::Suppressed;
 use crate::{Change, Store, StoreError, SuppressionPage};
 use pillarbox_domain::id::OrganisationId;
@@ -95,9 +95,8 @@ impl Store {
         address: SuppressedAddress,
     ) -> Result<Change, StoreError> {
         let scope = scope_of(organisation);
-        let row = key(scope, &address);
-        let remove = move |rows: &mut dyn Rows| remove_existing(rows, Table::Suppressions, &row);
-        let change = self.change(Lock::Rows, 1, remove).await?;
+        let key = key(scope, &address);
+        let change = self.remove_row(Lock::Rows, Table::Suppressions, key).await?;
         if change == Change::Made {
             self.damage().forget_suppression(scope, address.as_str());
         }
@@ -110,11 +109,9 @@ impl Store {
         after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
         limit: usize,
     ) -> Result<SuppressionPage, StoreError> {
-        let all = KeyRange::all();
-        let range = match after {
-            Some((organisation, address)) => all.after(key(scope_of(organisation), address)),
-            None => all,
-        };
+        let range = after.map_or_else(KeyRange::all, |(organisation, address)| {
+            KeyRange::all().after(key(scope_of(organisation), address))
+        });
         let mut page =
             SuppressionPage { suppressions: Vec::new(), damaged: Vec::new(), next: None };
         for (place, (key, row)) in (1..).zip(self.rows(Table::Suppressions, range, limit).await?) {

@@ -15,7 +15,6 @@ use crate::record::webhooks::{
 };
 use crate::rows::{
     Counter, InTable, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number,
-    remove_existing,
 };
 use crate::{
     Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Store,
@@ -44,9 +43,7 @@ impl Store {
 
     /// Removes an endpoint. Events that it has not received yet are not delivered.
     pub async fn remove_webhook(&self, id: WebhookId) -> Result<Change, StoreError> {
-        let remove =
-            move |rows: &mut dyn Rows| remove_existing(rows, Table::Webhooks, &Key::from(id.0));
-        self.change(Lock::Directory, 1, remove).await
+        self.remove_row(Lock::Directory, Table::Webhooks, Key::from(id.0)).await
     }
 
     /// Pauses or resumes an endpoint; returns the changed endpoint, or `None` if it is gone.
