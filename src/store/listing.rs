@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::damage::Damage;
+use crate::record::decode_message;
+use crate::rows::{InTable, Table};
 use crate::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::MessageId;
@@ -110,7 +113,7 @@ pub(super) fn visible(message: Message, window_now: &WindowTime) -> Option<Messa
 /// An id's instant is the stored instant of acceptance, or later. So nothing that was stored from
 /// `t` on has an id before `t`. Nothing that was stored before `t` has an id later than `t` plus
 /// the largest skew between an id and its acceptance, which is `lead` milliseconds.
-pub(super) fn bounds(
+fn bounds(
     filter: &MessageFilter,
     window_now: &WindowTime,
     lead: u64,
@@ -145,16 +148,17 @@ pub(super) enum Order {
     OldestFirst,
 }
 
-impl Order {
-    pub(super) fn of(filter: &MessageFilter) -> Self {
-        if filter.after.is_some() { Self::OldestFirst } else { Self::NewestFirst }
-    }
-}
-
 pub(super) struct Page {
-    filter: MessageFilter,
+    pub(super) filter: MessageFilter,
     limit: usize,
     window_now: WindowTime,
+    pub(super) order: Order,
+    /// First id that was not checked yet.
+    pub(super) first: MessageId,
+    /// Id that all that were not checked yet are before, if there is one.
+    pub(super) end: Option<MessageId>,
+    /// The last message that was checked.
+    pub(super) last: Option<MessageId>,
     began: Instant,
     looked_at: usize,
     bytes: usize,
@@ -162,9 +166,28 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub(super) fn new(filter: MessageFilter, limit: usize, window_now: WindowTime) -> Self {
-        let began = Instant::now();
-        Self { filter, limit, window_now, began, looked_at: 0, bytes: 0, messages: Vec::new() }
+    /// Begins a page. `lead` is the largest skew between an id and its acceptance, in milliseconds.
+    pub(super) fn new(
+        filter: MessageFilter,
+        limit: usize,
+        window_now: WindowTime,
+        lead: u64,
+    ) -> Self {
+        let (first, end) = bounds(&filter, &window_now, lead);
+        let is_from_the_oldest = filter.after.is_some();
+        Self {
+            filter,
+            limit,
+            window_now,
+            order: if is_from_the_oldest { Order::OldestFirst } else { Order::NewestFirst },
+            first,
+            end,
+            last: None,
+            began: Instant::now(),
+            looked_at: 0,
+            bytes: 0,
+            messages: Vec::new(),
+        }
     }
 
     /// Returns true if no more rows are to be checked.
@@ -179,19 +202,26 @@ impl Page {
         MAX_ROWS.saturating_sub(self.looked_at)
     }
 
-    /// Adds a message if it is to be shown; `None` is one whose row cannot be read.
-    pub(super) fn look_at(&mut self, message: Option<Message>, row_bytes: usize) {
+    /// Checks the next message, and adds it if it has a row that can be read and is to be shown.
+    pub(super) fn look_at(&mut self, id: MessageId, row: Option<&[u8]>, damage: &Damage) {
+        self.last = Some(id);
+        match self.order {
+            Order::NewestFirst => self.end = Some(id),
+            Order::OldestFirst => self.first = id.successor(),
+        }
+        let Some(row) = row else { return };
         self.looked_at += 1;
-        let message = message.and_then(|message| visible(message, &self.window_now));
+        let read = decode_message(id, row).in_table(Table::Messages, id);
+        let message = damage.left_out(read).and_then(|read| visible(read, &self.window_now));
         if let Some(message) = message.filter(|message| self.filter.matches(message)) {
-            self.bytes += row_bytes;
+            self.bytes += row.len();
             self.messages.push(message);
         }
     }
 
     /// Ends the page; `next` is the last message that was checked, if there may be more.
     pub(super) fn ending(mut self, next: Option<MessageId>) -> MessagePage {
-        if Order::of(&self.filter) == Order::OldestFirst {
+        if self.order == Order::OldestFirst {
             self.messages.reverse();
         }
         MessagePage { messages: self.messages, next, looked_at: self.looked_at }

@@ -7,12 +7,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::listing::{self, Order, Page, SURE_ROWS, blocking};
+use crate::listing::{Order, Page, SURE_ROWS, blocking};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
-use crate::record::decode_message;
-use crate::rows::{InTable, MessageRow, Table};
+use crate::rows::MessageRow;
 use crate::{MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::MessageId;
@@ -108,15 +107,11 @@ impl PostgresStore {
         window_now: WindowTime,
     ) -> Result<MessagePage, StoreError> {
         let lead = self.shared.id_lead.load(Ordering::Acquire).unsigned_abs();
-        let (first, end) = listing::bounds(&filter, &window_now, lead);
-        let order = Order::of(&filter);
-        let mut first = uuid_of(first);
-        let mut end = end.map_or(Uuid::max(), uuid_of);
         let organisation = filter.organisation.map(number);
         let is_pending_only = filter.finds_only_pending();
-        let mut page = Page::new(filter, limit, window_now);
+        let mut page = Page::new(filter, limit, window_now, lead);
+        let order = page.order;
         let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
-        let mut last: Option<MessageId> = None;
         let mut step = limit.clamp(1, SURE_ROWS);
         let is_of_one = organisation.is_some();
         let sql = if is_pending_only {
@@ -125,6 +120,7 @@ impl PostgresStore {
             list_of!("message", order, is_of_one)
         };
         loop {
+            let (first, end) = (uuid_of(page.first), page.end.map_or(Uuid::max(), uuid_of));
             let rows = i64::try_from(step).unwrap_or(i64::MAX);
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&first, &end, &rows, &most_bytes];
             if let Some(own) = &organisation {
@@ -134,18 +130,11 @@ impl PostgresStore {
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
             let shared = Arc::clone(&self.shared);
-            let (looked, is_cut);
-            (page, looked, is_cut) = blocking(move || look_at(&shared, page, &read)).await;
-            last = looked.or(last);
-            if is_cut {
-                return Ok(page.ending(last));
-            }
-            if is_end {
-                return Ok(page.ending(None));
-            }
-            match order {
-                Order::NewestFirst => end = last.map_or(end, uuid_of),
-                Order::OldestFirst => first = last.map_or(first, |last| uuid_of(last.successor())),
+            let is_cut;
+            (page, is_cut) = blocking(move || look_at(&shared, page, &read)).await;
+            if is_cut || is_end {
+                let next = page.last.filter(|_| is_cut);
+                return Ok(page.ending(next));
             }
             // For a full page, the only open question is whether there are more rows.
             step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
@@ -153,20 +142,15 @@ impl PostgresStore {
     }
 }
 
-/// Checks rows until the page is full; returns the last one, and true if there was no room for all.
-fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Option<MessageId>, bool) {
-    let mut last = None;
+/// Checks rows until the page is full; returns true if there was no room for all.
+fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, bool) {
     for row in rows {
         if page.is_full() {
-            return (page, last, true);
+            return (page, true);
         }
-        let id = message_id(row.get(0));
-        let record: &[u8] = row.get(1);
-        let message = decode_message(id, record).in_table(Table::Messages, id);
-        page.look_at(shared.memory.damage.left_out(message), record.len());
-        last = Some(id);
+        page.look_at(message_id(row.get(0)), Some(row.get(1)), &shared.memory.damage);
     }
-    (page, last, false)
+    (page, false)
 }
 
 impl Shared {

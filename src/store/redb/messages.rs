@@ -9,8 +9,8 @@ use redb::{
     TableHandle,
 };
 
-use crate::listing::{self, Order, Page, blocking};
-use crate::record::{IdempotencyRow, decode_message};
+use crate::listing::{Order, Page, blocking};
+use crate::record::IdempotencyRow;
 use crate::redb::error::{InRow, ReadError};
 use crate::redb::sent;
 use crate::redb::tables::{
@@ -95,12 +95,14 @@ impl RedbStore {
         }
         let shared = Arc::clone(&self.shared);
         let reading = blocking(move || {
-            let mut reader = PageReader::new(&shared, filter, limit, window_now)?;
+            let mut page = begin_page(&shared, filter, limit, window_now)?;
             loop {
                 let began = Instant::now();
-                let read = shared.database.read(|transaction| reader.read_part(transaction));
+                let read = shared
+                    .database
+                    .read(|transaction| read_part(&mut page, transaction, &shared.memory));
                 if let ControlFlow::Break(next) = read? {
-                    return Ok(reader.page.ending(next));
+                    return Ok(page.ending(next));
                 }
                 std::thread::sleep(began.elapsed() * REST);
             }
@@ -109,110 +111,76 @@ impl RedbStore {
     }
 }
 
-/// Reads a page, in several transactions if the writer commits meanwhile.
-struct PageReader<'a> {
-    page: Page,
-    order: Order,
-    organisation: Option<OrganisationId>,
-    /// True if only pending messages are wanted.
-    is_pending_only: bool,
-    /// First id that was not checked yet.
-    first: MessageId,
-    /// Id that all that were not checked yet are before, if there is one.
-    end: Option<MessageId>,
-    /// The last message that was checked.
-    last: Option<MessageId>,
-    memory: &'a InMemory,
+fn begin_page(
+    shared: &Shared,
+    filter: MessageFilter,
+    limit: usize,
+    window_now: WindowTime,
+) -> Result<Page, ReadError> {
+    let lead = shared.database.read(|transaction| {
+        Ok(transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value()))
+    })?;
+    Ok(Page::new(filter, limit, window_now, lead))
 }
 
-impl<'a> PageReader<'a> {
-    fn new(
-        shared: &'a Shared,
-        filter: MessageFilter,
-        limit: usize,
-        window_now: WindowTime,
-    ) -> Result<Self, ReadError> {
-        let lead = shared.database.read(|transaction| {
-            Ok(transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value()))
-        })?;
-        let (first, end) = listing::bounds(&filter, &window_now, lead);
-        Ok(Self {
-            order: Order::of(&filter),
-            organisation: filter.organisation,
-            is_pending_only: filter.finds_only_pending(),
-            page: Page::new(filter, limit, window_now),
-            first,
-            end,
-            last: None,
-            memory: &shared.memory,
-        })
-    }
-
-    /// Reads on. If the page ends, returns the last message that was checked, if there may be more.
-    fn read_part(
-        &mut self,
-        transaction: &ReadTransaction,
-    ) -> Result<ControlFlow<Option<MessageId>>, ReadError> {
-        for (number, row) in (1_usize..).zip(self.rows(transaction)?) {
-            if self.page.is_full() {
-                return Ok(ControlFlow::Break(self.last));
-            }
-            let (id, row) = row?;
-            if let Some(row) = row {
-                let read = decode_message(id, row.value()).in_row(MESSAGES, id);
-                self.page.look_at(self.memory.damage.left_out(read), row.value().len());
-            }
-            self.last = Some(id);
-            if number.is_multiple_of(ROWS_WITHOUT_CHECK)
-                && self.memory.metrics.has_committed_within(BUSY)
-            {
-                match self.order {
-                    Order::NewestFirst => self.end = Some(id),
-                    Order::OldestFirst => self.first = id.successor(),
-                }
-                return Ok(ControlFlow::Continue(()));
-            }
+/// Reads on, until the writer commits meanwhile. If the page ends, returns the last message that was
+/// checked, if there may be more.
+fn read_part(
+    page: &mut Page,
+    transaction: &ReadTransaction,
+    memory: &InMemory,
+) -> Result<ControlFlow<Option<MessageId>>, ReadError> {
+    for (number, row) in (1_usize..).zip(rows(page, transaction)?) {
+        if page.is_full() {
+            return Ok(ControlFlow::Break(page.last));
         }
-        Ok(ControlFlow::Break(None))
+        let (id, row) = row?;
+        page.look_at(id, row.as_ref().map(AccessGuard::value), &memory.damage);
+        if number.is_multiple_of(ROWS_WITHOUT_CHECK) && memory.metrics.has_committed_within(BUSY) {
+            return Ok(ControlFlow::Continue(()));
+        }
     }
+    Ok(ControlFlow::Break(None))
+}
 
-    /// The rows that can match and were not checked yet, in the order in which they are checked,
-    /// from the pending ones and the organisation's own if these are wanted.
-    fn rows(&self, transaction: &ReadTransaction) -> Result<Rows, ReadError> {
-        let (first, end) = (*self.first.as_bytes(), self.end.map(|end| *end.as_bytes()));
-        let messages = transaction.open_table(MESSAGES)?;
-        let Some(OrganisationId(number)) = self.organisation else {
-            let range = (Bound::Included(first), end.map_or(Bound::Unbounded, Bound::Excluded));
-            if self.is_pending_only {
-                let pending = transaction.open_table(PENDING)?.range(range)?;
-                return Ok(in_order(self.order, pending, move |(id, _)| {
-                    Ok((MessageId::from_bytes(id.value()), messages.get(id.value())?))
-                }));
-            }
-            return Ok(in_order(self.order, messages.range(range)?, |(id, row)| {
-                Ok((MessageId::from_bytes(id.value()), Some(row)))
+/// The rows that can match and were not checked yet, in the order in which they are checked,
+/// from the pending ones and the organisation's own if these are wanted.
+fn rows(page: &Page, transaction: &ReadTransaction) -> Result<Rows, ReadError> {
+    let (first, end) = (*page.first.as_bytes(), page.end.map(|end| *end.as_bytes()));
+    let order = page.order;
+    let is_pending_only = page.filter.finds_only_pending();
+    let messages = transaction.open_table(MESSAGES)?;
+    let Some(OrganisationId(number)) = page.filter.organisation else {
+        let range = (Bound::Included(first), end.map_or(Bound::Unbounded, Bound::Excluded));
+        if is_pending_only {
+            let pending = transaction.open_table(PENDING)?.range(range)?;
+            return Ok(in_order(order, pending, move |(id, _)| {
+                Ok((MessageId::from_bytes(id.value()), messages.get(id.value())?))
             }));
-        };
-        if self.is_pending_only {
-            let own = transaction.open_table(BY_ORGANISATION)?;
-            let pending = transaction.open_table(PENDING)?;
-            let mut ids = PendingIds { order: self.order, first, end, pending, number, own };
-            return Ok(Box::new(std::iter::from_fn(move || {
-                let row = |id| Ok((MessageId::from_bytes(id), messages.get(id)?));
-                Some(ids.next().transpose()?.and_then(row))
-            })));
         }
-        let end = match end {
-            Some(end) => Bound::Excluded((number, end)),
-            None => Bound::Included((number, [u8::MAX; 16])),
-        };
+        return Ok(in_order(order, messages.range(range)?, |(id, row)| {
+            Ok((MessageId::from_bytes(id.value()), Some(row)))
+        }));
+    };
+    if is_pending_only {
         let own = transaction.open_table(BY_ORGANISATION)?;
-        let own = own.range((Bound::Included((number, first)), end))?;
-        Ok(in_order(self.order, own, move |(key, _)| {
-            let (_, id) = key.value();
-            Ok((MessageId::from_bytes(id), messages.get(id)?))
-        }))
+        let pending = transaction.open_table(PENDING)?;
+        let mut ids = PendingIds { order, first, end, pending, number, own };
+        return Ok(Box::new(std::iter::from_fn(move || {
+            let row = |id| Ok((MessageId::from_bytes(id), messages.get(id)?));
+            Some(ids.next().transpose()?.and_then(row))
+        })));
     }
+    let end = match end {
+        Some(end) => Bound::Excluded((number, end)),
+        None => Bound::Included((number, [u8::MAX; 16])),
+    };
+    let own = transaction.open_table(BY_ORGANISATION)?;
+    let own = own.range((Bound::Included((number, first)), end))?;
+    Ok(in_order(order, own, move |(key, _)| {
+        let (_, id) = key.value();
+        Ok((MessageId::from_bytes(id), messages.get(id)?))
+    }))
 }
 
 /// Ids to check for pending messages of an organisation: of its messages the one next to each pending
@@ -303,19 +271,21 @@ mod tests {
         let own = || MessageFilter { organisation, ..MessageFilter::default() };
         let oldest_first = || MessageFilter { after, ..MessageFilter::default() };
         for filter in [MessageFilter::default(), own(), oldest_first()] {
-            let mut reader =
-                PageReader::new(&redb.shared, filter, ids.len(), WindowTime::from(START)).unwrap();
+            let shared = &redb.shared;
+            let mut page = begin_page(shared, filter, ids.len(), WindowTime::from(START)).unwrap();
             let mut parts = 0;
             let next = loop {
                 // As a commit of the writer does.
-                redb.shared.memory.metrics.committed(1, Duration::ZERO, Vec::new());
+                shared.memory.metrics.committed(1, Duration::ZERO, Vec::new());
                 parts += 1;
-                let read = redb.shared.database.read(|transaction| reader.read_part(transaction));
+                let read = shared
+                    .database
+                    .read(|transaction| read_part(&mut page, transaction, &shared.memory));
                 if let ControlFlow::Break(next) = read.unwrap() {
                     break next;
                 }
             };
-            let read = reader.page.ending(next);
+            let read = page.ending(next);
             let read: Vec<_> = read.messages.iter().map(|message| message.id).rev().collect();
             assert_eq!((read, next, parts), (ids.clone(), None, 3));
         }
