@@ -36,18 +36,6 @@ struct Query {
     window_now: WindowTime,
 }
 
-impl Query {
-    /// The query of a page without a limit of bytes.
-    fn new(
-        organisation: OrganisationId,
-        types: FeedTypes,
-        limit: usize,
-        window_now: impl Into<WindowTime>,
-    ) -> Self {
-        Self { organisation, types, limit, max_bytes: usize::MAX, window_now: window_now.into() }
-    }
-}
-
 impl Store {
     /// Returns entries of an organisation's feed after a position, at most `limit`. Those whose
     /// record is past its retention at `window_now`, or cannot be read, are left out.
@@ -59,8 +47,7 @@ impl Store {
         limit: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
-        let query = Query::new(organisation, types, limit, window_now);
-        Ok(self.read_feed(&query, after, None).await?.0)
+        self.feed_within(organisation, after, types, limit, usize::MAX, window_now).await
     }
 
     /// Returns a page as [`Store::feed`] does, which ends early once its rows have `max_bytes`.
@@ -73,8 +60,7 @@ impl Store {
         max_bytes: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
-        let query = Query::new(organisation, types, limit, window_now);
-        let query = Query { max_bytes, ..query };
+        let query = Query { organisation, types, limit, max_bytes, window_now: window_now.into() };
         Ok(self.read_feed(&query, after, None).await?.0)
     }
 
@@ -90,7 +76,8 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let query = Query::new(organisation, types, limit, window_now);
+        let (max_bytes, window_now) = (usize::MAX, window_now.into());
+        let query = Query { organisation, types, limit, max_bytes, window_now };
         let slot = self.memory().listings.slot(Lister::Organisation(organisation)).await?;
         let store = self.clone();
         let read = async move { store.read_feed(&query, after, Some(slot)).await };
@@ -105,13 +92,15 @@ impl Store {
         position: FeedPosition,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<FeedEntry>, StoreError> {
-        let query = Query::new(organisation, FeedTypes::ALL, 1, window_now);
+        let (types, limit, max_bytes) = (FeedTypes::ALL, 1, usize::MAX);
+        let query = Query { organisation, types, limit, max_bytes, window_now: window_now.into() };
         if position > self.feed_shown() {
             return Ok(None);
         }
         let key = Key::from((organisation.0, position.number()));
         let Some(row) = self.row(Table::Feed, key.clone()).await? else { return Ok(None) };
-        Ok(self.entries(&query, &[(key, row)]).await?.0.pop())
+        let wanted = self.wanted(&query, [(key, row)].iter()).collect();
+        Ok(self.entries(&query, wanted).await?.0.pop())
     }
 
     /// Returns the position of an organisation's last entry. Later commits write only behind it.
@@ -152,40 +141,49 @@ impl Store {
             let end = Key::from((number, self.feed_shown().number().saturating_add(1)));
             let range = KeyRange { end: Some(end), ..KeyRange::default() };
             let range = range.after((number, after.number()));
-            let mut rows = self.rows(Table::Feed, range, step).await?;
+            let rows = self.rows(Table::Feed, range, step).await?;
             let is_end = rows.len() < step;
-            let is_cut = keep_wanted(&mut rows, query);
-            let (entries, full_at) = self.entries(query, &rows).await?;
+            // Rows behind as many entries as were requested are not read for nothing.
+            let mut left = rows.iter();
+            let wanted = self.wanted(query, left.by_ref()).take(query.limit.max(1)).collect();
+            let (is_cut, read) = (left.len() > 0, rows.len() - left.len());
+            let last = rows[..read].last().map(|(last, _)| position_of(last));
+            let (entries, full_at) = self.entries(query, wanted).await?;
             let is_cut = is_cut || full_at.is_some();
-            let last = rows.last().map(|(last, _)| position_of(last));
             after = full_at.or(last).unwrap_or(after);
             page = FeedPage { entries, next: after };
             if !page.entries.is_empty() || (is_end && !is_cut) {
                 break;
             }
-            slot = match slot {
-                Some(slot) => Some(slot.again().await),
-                None => None,
-            };
+            if let Some(held) = slot.take() {
+                slot = Some(held.again().await);
+            }
             step = (step * 4).min(ROWS_PER_LOOK);
         }
         Ok((page, slot))
     }
 
-    /// Returns the content of the entries that are requested and can be read. If messages' rows
-    /// have too many bytes, those behind a position are left, and it is returned too.
-    async fn entries(
-        &self,
-        query: &Query,
-        rows: &[KeyedRow],
-    ) -> Result<(Vec<FeedEntry>, Option<FeedPosition>), StoreError> {
-        let read = rows.iter().filter_map(|(key, row)| {
+    /// Returns the entries of the requested types that can be read.
+    fn wanted<'a>(
+        &'a self,
+        query: &'a Query,
+        rows: impl Iterator<Item = &'a KeyedRow>,
+    ) -> impl Iterator<Item = (FeedPosition, FeedRow)> {
+        let read = rows.filter_map(|(key, row)| {
             let position = position_of(key);
             let read = decode_feed(position, row).in_table(Table::Feed, position.number());
             Some((position, self.damage().left_out(read)?))
         });
-        let wanted = read.filter(|(_, row)| query.types.contains(event_type(&row.change)));
-        let mut wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
+        read.filter(|(_, row)| query.types.contains(event_type(&row.change)))
+    }
+
+    /// Returns the content of entries that can be read. If messages' rows have too many bytes, those
+    /// behind a position are left, and it is returned too.
+    async fn entries(
+        &self,
+        query: &Query,
+        mut wanted: Vec<(FeedPosition, FeedRow)>,
+    ) -> Result<(Vec<FeedEntry>, Option<FeedPosition>), StoreError> {
         let count = wanted.len();
         let referred = Referred::read(self, &mut wanted, query.max_bytes).await?;
         let end = wanted.last().filter(|_| wanted.len() < count).map(|(position, _)| *position);
@@ -230,21 +228,6 @@ fn position_of(key: &Key) -> FeedPosition {
     FeedPosition::from_number(key.large(4))
 }
 
-/// Cuts the rows after as many entries of the wanted types as were requested, so that the rows
-/// behind them are not read for nothing. Returns true if something was left out.
-fn keep_wanted(rows: &mut Vec<KeyedRow>, query: &Query) -> bool {
-    let is_wanted = |(key, row): &KeyedRow| {
-        let row = decode_feed(position_of(key), row);
-        row.is_ok_and(|row| query.types.contains(event_type(&row.change)))
-    };
-    let wanted = rows.iter().enumerate().filter(|(_, row)| is_wanted(row));
-    let last = wanted.map(|(index, _)| index).nth(query.limit.max(1) - 1);
-    let kept = last.map_or(rows.len(), |index| index + 1);
-    let is_cut = kept < rows.len();
-    rows.truncate(kept);
-    is_cut
-}
-
 struct Referred {
     messages: HashMap<Key, Vec<u8>>,
     overturned: HashMap<Key, Vec<u8>>,
@@ -260,10 +243,8 @@ impl Referred {
         max_bytes: usize,
     ) -> Result<Self, StoreError> {
         let message = |row: &FeedRow| Some(Key::from(row.message));
-        let failed = |row: &FeedRow| match row.change {
-            ReportedChange::Failed => Some(Key::from(row.message)),
-            ReportedChange::Sent | ReportedChange::Suppressed | ReportedChange::Observed(_) => None,
-        };
+        let failed =
+            |row: &FeedRow| (row.change == ReportedChange::Failed).then(|| Key::from(row.message));
         let observed = |row: &FeedRow| match &row.change {
             ReportedChange::Observed(key) => Some(event_key(row.message, key)),
             ReportedChange::Sent | ReportedChange::Failed | ReportedChange::Suppressed => None,
