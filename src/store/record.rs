@@ -423,29 +423,12 @@ impl EventKey {
     /// Length of a key in the table of events, after the message's id.
     pub(super) const BYTES: usize = 17;
 
+    /// Returns the key in the table of events. Its number of the type is the stored one: of events at
+    /// one instant, the highest is the last.
     pub(super) fn of_message(&self, message: MessageId) -> Vec<u8> {
-        [message.as_bytes().as_slice(), &self.without_message()].concat()
-    }
-
-    /// Returns the key among the events of one message.
-    pub(super) fn without_message(&self) -> Vec<u8> {
-        let mut key = Vec::with_capacity(Self::BYTES);
-        key.extend_from_slice(&self.occurred_at.unix_millis().to_be_bytes());
-        key.push(event_number(self.event_type));
-        key.extend_from_slice(&self.recipients);
-        key
-    }
-}
-
-/// Number of a type in keys on the disk, which must not change: of events at one instant, the
-/// highest is the last.
-const fn event_number(event_type: EventType) -> u8 {
-    match event_type {
-        EventType::DeliveryDelay => 0,
-        EventType::Delivery => 1,
-        EventType::Reject => 2,
-        EventType::Bounce => 3,
-        EventType::Complaint => 4,
+        let occurred_at = self.occurred_at.unix_millis().to_be_bytes();
+        let event_type = EventTypeV1::from(self.event_type) as u8;
+        [&message.as_bytes()[..], &occurred_at, &[event_type], &self.recipients].concat()
     }
 }
 
@@ -549,20 +532,13 @@ pub(super) struct UnmatchedEvent {
     pub(super) event: Event,
 }
 
-#[derive(Serialize, Deserialize)]
-struct UnmatchedV1<'a> {
-    organisation: Option<&'a str>,
-    event: &'a [u8],
-}
-
 pub(super) fn encode_unmatched(event: &Event, organisation: Option<&str>) -> Vec<u8> {
-    encode(&UnmatchedV1 { organisation, event: &encode_event(event) }, 192)
+    encode(&(organisation, encode_event(event)), 192)
 }
 
 pub(super) fn decode_unmatched(bytes: &[u8]) -> Result<UnmatchedEvent, RowError> {
-    let row: UnmatchedV1<'_> = decode(bytes)?;
-    let organisation = row.organisation.map(str::to_owned);
-    Ok(UnmatchedEvent { organisation, event: decode_event(row.event)? })
+    let (organisation, event): (_, &[u8]) = decode(bytes)?;
+    Ok(UnmatchedEvent { organisation, event: decode_event(event)? })
 }
 
 #[derive(Serialize, Deserialize)]
@@ -586,21 +562,15 @@ pub(super) fn decode_dead_letter(
     Ok(DeadLetter { received_at, reason, document, length })
 }
 
-#[derive(Serialize, Deserialize)]
-struct QuarantinedV1<'a> {
-    reason: &'a str,
-    /// The record's row as it was found.
-    record: &'a [u8],
-}
-
+/// The row of a record in quarantine: the reason, and the record's row as it was found.
 pub(super) fn encode_quarantined(reason: &str, record: &[u8]) -> Vec<u8> {
-    encode(&QuarantinedV1 { reason, record }, reason.len() + record.len() + 8)
+    encode(&(reason, record), reason.len() + record.len() + 8)
 }
 
 /// Reads the reason why a record is in quarantine.
 pub(super) fn decode_quarantined(bytes: &[u8]) -> Result<String, RowError> {
-    let row: QuarantinedV1<'_> = decode(bytes)?;
-    Ok(row.reason.to_owned())
+    let (reason, _): (_, &[u8]) = decode(bytes)?;
+    Ok(reason)
 }
 
 #[derive(Serialize, Deserialize)]

@@ -24,31 +24,17 @@ pub(crate) const FIRST_ALERT_KEY: &[u8] = &[CONDITION];
 pub(crate) const EXPIRIES_TOLD_KEY: &[u8] = &[0];
 
 pub(crate) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
-    let mut bytes = Vec::new();
     match key {
         AlertKey::Condition { node, code, about } => {
-            bytes.push(CONDITION);
-            bytes.extend_from_slice(node.as_bytes());
-            bytes.push(SEPARATOR);
-            bytes.extend_from_slice(code.as_bytes());
-            bytes.push(SEPARATOR);
-            bytes.extend_from_slice(about.as_bytes());
+            let parts = [node, code, about].map(String::as_bytes);
+            [&[CONDITION][..], &parts.join(&SEPARATOR)].concat()
         }
         AlertKey::Domain { organisation, name } => {
-            bytes.push(DOMAIN);
-            bytes.extend_from_slice(&organisation.0.to_be_bytes());
-            bytes.extend_from_slice(name.as_bytes());
+            [&[DOMAIN][..], &organisation.0.to_be_bytes(), name.as_bytes()].concat()
         }
-        AlertKey::KeyExpiry(id) => {
-            bytes.push(KEY_EXPIRY);
-            bytes.extend_from_slice(&id.0.to_be_bytes());
-        }
-        AlertKey::Start { node } => {
-            bytes.push(START);
-            bytes.extend_from_slice(node.as_bytes());
-        }
+        AlertKey::KeyExpiry(id) => [&[KEY_EXPIRY][..], &id.0.to_be_bytes()].concat(),
+        AlertKey::Start { node } => [&[START][..], node.as_bytes()].concat(),
     }
-    bytes
 }
 
 pub(crate) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
