@@ -62,12 +62,13 @@ pub(super) fn record(
         return Ok(Recorded::AlreadyFinal);
     };
     let attempts_before = message.attempts;
-    let (mut lost_at, mut next_attempt_at) = (None, None);
-    match &transition {
-        Transition::BodyLost { found_at, .. } => lost_at = Some(*found_at),
-        Transition::RetryLater { next_attempt_at: next, .. } => next_attempt_at = *next,
-        Transition::Sent { .. } | Transition::Failed { .. } | Transition::Suppressed => {}
-    }
+    let (lost_at, next_attempt_at) = match &transition {
+        Transition::BodyLost { found_at, .. } => (Some(*found_at), None),
+        Transition::RetryLater { next_attempt_at, .. } => (None, *next_attempt_at),
+        Transition::Sent { .. } | Transition::Failed { .. } | Transition::Suppressed => {
+            (None, None)
+        }
+    };
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
         if let Some(found_at) = lost_at {
@@ -148,12 +149,26 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
 /// Counts the final state that a message has reached, and reports it in the feed. If it is sent,
 /// notes the provider's id, and applies the events that came before the outcome.
 fn finish(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<(), Stop> {
-    if let Some(change) = final_change(&message.state) {
-        rows.report(message, change, now)?;
-    }
+    let (change, increment) = match &message.state {
+        State::Queued { .. } => return Ok(()),
+        State::Sent { .. } => {
+            let recipients = message.recipients.len() as u64;
+            (ReportedChange::Sent, Increment::Sent { recipients })
+        }
+        State::Failed { failure, .. } => {
+            let increment = match failure.code {
+                FailureCode::Cancelled => Increment::Cancelled,
+                FailureCode::BodyLostOnRestart => Increment::BodyLost,
+                _ => Increment::Failed,
+            };
+            (ReportedChange::Failed, increment)
+        }
+        State::Suppressed { .. } => (ReportedChange::Suppressed, Increment::Suppressed),
+    };
+    rows.report(message, change, now)?;
     if let State::Sent { ses_message_id, sent_at } = &message.state {
         rows.add_sent(message.id, ses_message_id, *sent_at)?;
-        let mut early = take_unmatched(rows, &ses_message_id.clone())?;
+        let mut early = take_unmatched(rows, ses_message_id)?;
         early.retain(|early| is_owner(rows, message, early.organisation.as_deref()));
         let needed = early.iter().flat_map(|early| rows_of(message, &early.event));
         rows.read_ahead(&needed.collect::<Vec<_>>())?;
@@ -161,30 +176,8 @@ fn finish(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<
             observe(rows, message, &early.event, now)?;
         }
     }
-    let increment = match message.state {
-        State::Queued { .. } => return Ok(()),
-        State::Sent { .. } => Increment::Sent { recipients: message.recipients.len() as u64 },
-        State::Failed { ref failure, .. } if failure.code == FailureCode::Cancelled => {
-            Increment::Cancelled
-        }
-        State::Failed { ref failure, .. } if failure.code == FailureCode::BodyLostOnRestart => {
-            Increment::BodyLost
-        }
-        State::Failed { .. } => Increment::Failed,
-        State::Suppressed { .. } => Increment::Suppressed,
-    };
     rows.count(message.organisation, increment);
     Ok(())
-}
-
-/// Returns the change by which the feed reports a final state.
-pub(super) fn final_change(state: &State) -> Option<ReportedChange> {
-    match state {
-        State::Queued { .. } => None,
-        State::Sent { .. } => Some(ReportedChange::Sent),
-        State::Failed { .. } => Some(ReportedChange::Failed),
-        State::Suppressed { .. } => Some(ReportedChange::Suppressed),
-    }
 }
 
 /// Returns true if a message is the named organisation's, or no name is given. The name of a
