@@ -4,7 +4,7 @@
 //! Readers share the index; a change of one of them makes a new one. The uses of keys are
 //! noted beside it: a write for each request would cost more than the answer is worth.
 
-use std::collections::hash_map::Entry;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,7 @@ use crate::record::webhooks::decode_webhook;
 use crate::tables::Table;
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
-use pillarbox_domain::organisation::{
-    ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
-};
+use pillarbox_domain::organisation::{ApiKeyEntry, Organisation, SenderDomain, SenderStatus};
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{Webhook, WebhookId};
 
@@ -44,7 +42,7 @@ pub(super) struct OrganisationIndex {
     /// Endpoints, by number.
     pub(super) webhooks: Vec<Webhook>,
     /// API keys by the first bytes of the hash.
-    keys_by_prefix: FxHashMap<[u8; 8], Vec<KeyId>>,
+    keys_by_prefix: BTreeSet<([u8; 8], KeyId)>,
     /// Rows that cannot be read: clients and messages that depend on them are refused.
     pub(super) damaged: Vec<DamagedRow>,
 }
@@ -63,10 +61,10 @@ impl OrganisationIndex {
                 let new = self.readable(row.map(|row| decode_api_key(id, row)), table, id);
                 let at = self.api_keys.binary_search_by_key(&id, |known| known.id.0);
                 if let Ok(at) = at {
-                    self.remove_prefix(prefix(&self.api_keys[at].hash), KeyId(id));
+                    self.keys_by_prefix.remove(&(prefix(&self.api_keys[at].hash), KeyId(id)));
                 }
                 if let Some(new) = &new {
-                    self.keys_by_prefix.entry(prefix(&new.hash)).or_default().push(new.id);
+                    self.keys_by_prefix.insert((prefix(&new.hash), new.id));
                 }
                 replace_at(&mut self.api_keys, at, new);
             }
@@ -100,21 +98,13 @@ impl OrganisationIndex {
         row?.map_err(note).ok()
     }
 
-    fn remove_prefix(&mut self, prefix: [u8; 8], id: KeyId) {
-        if let Entry::Occupied(mut same) = self.keys_by_prefix.entry(prefix) {
-            same.get_mut().retain(|key| *key != id);
-            if same.get().is_empty() {
-                same.remove();
-            }
-        }
-    }
-
     /// The key with this hash. The comparison takes the same time wherever the
     /// hashes differ beyond the prefix that finds them.
     pub(super) fn key(&self, hash: &ApiKeyHash) -> Option<&ApiKeyEntry> {
-        let ids = self.keys_by_prefix.get(&prefix(hash))?;
-        ids.iter()
-            .filter_map(|id| self.api_key(*id))
+        let [first, last] = [0, u32::MAX].map(|id| (prefix(hash), KeyId(id)));
+        self.keys_by_prefix
+            .range(first..=last)
+            .filter_map(|(_, id)| self.api_key(*id))
             .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
     }
 
@@ -153,8 +143,8 @@ impl OrganisationIndex {
             return SenderStatus::OrganisationRemoved;
         }
         match self.find_domain(organisation, name).map(|position| self.domains[position].state) {
-            Ok(DomainState::Verified | DomainState::Assumed) => SenderStatus::Verified,
-            Ok(DomainState::Pending) => SenderStatus::Unverified,
+            Ok(state) if state.is_verified() => SenderStatus::Verified,
+            Ok(_) => SenderStatus::Unverified,
             Err(_) => SenderStatus::DomainRemoved,
         }
     }
