@@ -54,27 +54,20 @@ impl Damage {
 
     /// Forgets a suppression's row: it was removed or written anew.
     pub(super) fn forget_suppression(&self, scope: u32, address: &str) {
-        let mut rows = locked(&self.0);
-        if !rows.is_empty() {
-            let id = suppression_id(scope);
-            let is_it = |row: &DamagedRow| row.id == id && row.address.as_deref() == Some(address);
-            rows.retain(|row| !is_it(row));
-        }
+        let id = suppression_id(scope);
+        let is_it = |row: &DamagedRow| row.id == id && row.address.as_deref() == Some(address);
+        locked(&self.0).retain(|row| !is_it(row));
     }
 
     /// Forgets rows that are past their retention: records and events with ids in `records`,
     /// idempotency keys with ids in `keys`.
     pub(super) fn forget(&self, records: &[Range<MessageId>], keys: &[Range<MessageId>]) {
-        let mut rows = locked(&self.0);
-        if rows.is_empty() {
-            return;
-        }
         // An id as text sorts like its bytes.
         let text = |ids: &Range<MessageId>| ids.start.to_string()..ids.end.to_string();
         let texts = |runs: &[Range<MessageId>]| runs.iter().map(text).collect::<Vec<_>>();
         let (records, keys) = (texts(records), texts(keys));
         let is_in = |runs: &[Range<String>], id: &String| runs.iter().any(|run| run.contains(id));
-        rows.retain(|row| match row.table.as_str() {
+        locked(&self.0).retain(|row| match row.table.as_str() {
             "messages" | "events" | "timeline" => !is_in(&records, &row.id),
             "idempotency" => !is_in(&keys, &row.id),
             _ => true,

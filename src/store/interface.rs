@@ -136,25 +136,20 @@ impl NewMessage {
         on_new: impl FnOnce() + Send + 'static,
     ) -> Self {
         let window_now = window_now.into();
-        let counted_at = window_now.corrected(created_at);
-        let recipients = admitted.recipient_count();
-        let claim = admitted
-            .idempotency_key()
-            .map(|key| KeyClaim { key: IdempotencyKey::into_owned(key), window_now });
-        let row = encode_accepted(admitted, organisation, created_at);
         let other_senders = admitted.other_senders().iter().cloned().map(DomainName::into_owned);
-        let (other_senders, on_new) = (other_senders.collect(), Box::new(on_new));
+        let counted_at = window_now.corrected(created_at);
+        let claim = |key| KeyClaim { key: IdempotencyKey::into_owned(key), window_now };
         Self {
             id,
             organisation,
-            row,
+            row: encode_accepted(admitted, organisation, created_at),
             created_at,
-            claim,
-            recipients,
+            claim: admitted.idempotency_key().map(claim),
+            recipients: admitted.recipient_count(),
             counted_at,
-            other_senders,
+            other_senders: other_senders.collect(),
             right: None,
-            on_new,
+            on_new: Box::new(on_new),
         }
     }
 

@@ -1,10 +1,8 @@
 //! Counts of the outcomes of each organisation's messages since the start.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
-use pillarbox_runtime::sync::{Mutex, MutexGuard};
-
+use crate::locks::{Mutex, locked};
 use pillarbox_domain::event::EventType;
 use pillarbox_domain::id::OrganisationId;
 
@@ -71,7 +69,7 @@ pub struct OrganisationCounters(Mutex<BTreeMap<OrganisationId, OrganisationCount
 impl OrganisationCounters {
     /// Adds increments, each to its organisation's counts.
     pub fn add(&self, increments: impl IntoIterator<Item = (OrganisationId, Increment)>) {
-        let mut counts = self.lock();
+        let mut counts = locked(&self.0);
         for (organisation, increment) in increments {
             counts.entry(organisation).or_default().count(increment);
         }
@@ -79,11 +77,7 @@ impl OrganisationCounters {
 
     /// Counts of every organisation, by its number.
     pub fn get(&self) -> BTreeMap<OrganisationId, OrganisationCounts> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<OrganisationId, OrganisationCounts>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).clone()
     }
 }
 
