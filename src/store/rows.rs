@@ -7,7 +7,7 @@
 use std::ops::{Bound, RangeBounds as _};
 use std::sync::Arc;
 
-use crate::damage::Damage;
+use crate::InMemory;
 use crate::directory::OrganisationIndex;
 use crate::error::{DamagedRow, RowError};
 use crate::organisation_counts::Increment;
@@ -310,18 +310,15 @@ pub(super) trait Rows {
         sent_at: Timestamp,
     ) -> Result<(), Stop>;
 
-    /// Returns the time at which this process took up a message that the one before it left
-    /// waiting, if the message's timeline does not show it yet.
-    fn restarted_at(&self, id: MessageId) -> Option<Timestamp>;
-
     /// Counts something of an organisation once the transaction is durable.
     fn count(&mut self, organisation: OrganisationId, increment: Increment);
 
     /// Organisations, keys, domains and endpoints as of the last commit that changed them.
     fn directory(&self) -> Arc<OrganisationIndex>;
 
-    /// Place at which rows that cannot be read are noted.
-    fn damage(&self) -> &Damage;
+    /// Values in memory: the place at which rows that cannot be read are noted, and the messages that
+    /// this process took up from the one before.
+    fn memory(&self) -> &InMemory;
 }
 
 /// Returns the next number of a counter. No number is given twice.

@@ -70,7 +70,7 @@ pub(super) fn add_restart(
     id: MessageId,
     followed_by: u32,
 ) -> Result<(), Stop> {
-    match rows.restarted_at(id) {
+    match rows.memory().restarts.untold(id) {
         Some(at) => put(rows, id, of_restart_before(followed_by.max(1)), &Step::restart(at)),
         None => Ok(()),
     }

@@ -112,7 +112,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
         // One damaged row must not prevent the events of all others.
         Err(Stop::Damaged(row)) => {
             tracing::error!(%id, "an event's message cannot be read; the event is not on its record");
-            rows.damage().note(row);
+            rows.memory().damage.note(row);
             suppress_without_record(rows, report, now)?;
             return Ok(Applied::DamagedRecord);
         }
@@ -290,7 +290,7 @@ fn take_unmatched(rows: &mut dyn Rows, ses_message_id: &str) -> Result<Vec<Unmat
     for (key, row) in rows.range(Table::UnmatchedEvents, &range, usize::MAX)? {
         let (_, row) = split_timed(&row);
         let read = decode_unmatched(row).in_table(Table::UnmatchedEvents, ses_message_id);
-        events.extend(rows.damage().left_out(read));
+        events.extend(rows.memory().damage.left_out(read));
         rows.remove(Table::UnmatchedEvents, &key)?;
     }
     Ok(events)

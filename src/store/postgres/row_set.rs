@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 
-use crate::damage::Damage;
+use crate::InMemory;
 use crate::directory::OrganisationIndex;
 use crate::limits;
 use crate::organisation_counts::Increment;
@@ -560,10 +560,6 @@ impl Rows for RowSet<'_> {
         Ok(())
     }
 
-    fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
-        self.shared.memory.restarts.untold(id)
-    }
-
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
         self.changes.increments.push((organisation, increment));
     }
@@ -572,7 +568,7 @@ impl Rows for RowSet<'_> {
         Arc::clone(&self.directory)
     }
 
-    fn damage(&self) -> &Damage {
-        &self.shared.memory.damage
+    fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 }

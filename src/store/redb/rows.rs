@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::damage::Damage;
 use crate::directory::{KeyUses, OrganisationIndex};
 use crate::listing::blocking;
 use crate::organisation_counts::Increment;
@@ -15,7 +14,7 @@ use crate::redb::error::ReadError;
 use crate::redb::tables::{AnyTable, CLOCK, META, TIME_KEY, Tables, published};
 use crate::redb::{RedbStore, sent, timed_rows};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
-use crate::{Change, ROW_WEIGHT, StoreError};
+use crate::{Change, InMemory, ROW_WEIGHT, StoreError};
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::Message;
@@ -323,10 +322,6 @@ impl Rows for Batch<'_> {
         or_stop(&mut self.failure, self.tables.sent.insert_later(key, ses_message_id.as_bytes()))
     }
 
-    fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
-        self.shared.memory.restarts.untold(id)
-    }
-
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
         self.effects.increments.push((organisation, increment));
     }
@@ -335,7 +330,7 @@ impl Rows for Batch<'_> {
         self.shared.memory.directory.load_full()
     }
 
-    fn damage(&self) -> &Damage {
-        &self.shared.memory.damage
+    fn memory(&self) -> &InMemory {
+        &self.shared.memory
     }
 }
