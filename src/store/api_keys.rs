@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::{Directory, KeyUses};
 use crate::organisations::exists;
 use crate::record::directory::{decode_api_key, encode_api_key};
 use crate::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number};
@@ -34,14 +33,12 @@ impl Store {
 
     /// Stores the times at which API keys were last used, if they are newer than the stored ones.
     pub async fn store_key_use(&self) -> Result<(), StoreError> {
-        let directory = self.directory();
-        let newer = directory.key_use.take_unstored();
-        if newer.is_empty() {
-            return Ok(());
+        let key_use = &self.directory().key_use;
+        let newer = key_use.unstored();
+        if !newer.is_empty() {
+            ask_engine!(self, engine => engine.put_key_use(newer.clone()))?;
+            key_use.note_stored(&newer);
         }
-        let mut unstored = Unstored { directory, uses: newer.clone() };
-        ask_engine!(self, engine => engine.put_key_use(newer))?;
-        unstored.uses.clear();
         Ok(())
     }
 
@@ -88,18 +85,6 @@ pub struct Client {
     pub key: KeyId,
     /// Rights of the key.
     pub rights: Arc<KeyRights>,
-}
-
-/// Uses of keys that are being stored. If that fails or is given up, they are to be stored again.
-struct Unstored<'a> {
-    directory: &'a Directory,
-    uses: KeyUses,
-}
-
-impl Drop for Unstored<'_> {
-    fn drop(&mut self) {
-        self.directory.key_use.give_back(&self.uses);
-    }
 }
 
 fn add(

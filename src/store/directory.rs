@@ -241,21 +241,22 @@ impl KeyUse {
         Some(Timestamp::from_unix_millis(used))
     }
 
-    /// Returns the uses that are newer than the stored ones. They count as stored from here on.
-    pub(super) fn take_unstored(&self) -> KeyUses {
+    /// Returns the uses that are newer than the stored ones.
+    pub(super) fn unstored(&self) -> KeyUses {
         let uses = self.0.load();
         let newer = uses.iter().filter_map(|(id, times)| {
             let used = times.used.load(Ordering::Relaxed);
-            (times.stored.swap(used, Ordering::Relaxed) < used).then_some((*id, used))
+            (times.stored.load(Ordering::Relaxed) < used).then_some((*id, used))
         });
         newer.collect()
     }
 
-    /// Marks uses as not stored again.
-    pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
+    pub(super) fn note_stored(&self, stored: &[(u32, u64)]) {
         let uses = self.0.load();
-        for times in newer.iter().filter_map(|(id, _)| uses.get(id)) {
-            times.stored.store(0, Ordering::Relaxed);
+        for (id, time) in stored {
+            if let Some(times) = uses.get(id) {
+                times.stored.fetch_max(*time, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -268,10 +269,12 @@ mod tests {
     fn uses_that_could_not_be_stored_are_stored_the_next_time() {
         let uses = KeyUse::default();
         uses.note(KeyId(7), Timestamp::from_unix_millis(18));
-        let taken = uses.take_unstored();
-        assert_eq!(taken, [(7, 18)]);
-        assert_eq!(uses.take_unstored(), []);
-        uses.give_back(&taken);
-        assert_eq!(uses.take_unstored(), taken);
+        assert_eq!(uses.unstored(), [(7, 18)]);
+        assert_eq!(uses.unstored(), [(7, 18)]);
+        uses.note(KeyId(7), Timestamp::from_unix_millis(19));
+        uses.note_stored(&[(7, 18)]);
+        assert_eq!(uses.unstored(), [(7, 19)]);
+        uses.note_stored(&[(7, 19)]);
+        assert_eq!(uses.unstored(), []);
     }
 }
