@@ -152,15 +152,7 @@ impl From<FailureV1<'_>> for Failure {
     }
 }
 
-/// A message with metadata; one without is a row of the first version.
-#[derive(Serialize, Deserialize)]
-struct MessageV2<'a> {
-    #[serde(borrow)]
-    message: MessageV1<'a>,
-    #[serde(borrow)]
-    metadata: Vec<(&'a str, &'a str)>,
-}
-
+/// Version of a message with metadata behind it; one without is a row of the first version.
 const WITH_METADATA: u8 = 2;
 
 /// A message with terms, and with metadata if it has any. One without terms is a row of an earlier
@@ -202,10 +194,7 @@ impl<'a> MessageV1<'a> {
         }
         match metadata {
             None => encode(&self, size_hint),
-            Some(metadata) => {
-                let row = MessageV2 { message: self, metadata };
-                encode_as(WITH_METADATA, &row, size_hint + text + 1)
-            }
+            Some(metadata) => encode_as(WITH_METADATA, &(self, metadata), size_hint + text + 1),
         }
     }
 }
@@ -265,19 +254,19 @@ pub(super) fn encode_message(message: &Message) -> Vec<u8> {
 }
 
 pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, RowError> {
-    let (row, metadata, terms) = match version(bytes) {
-        Some(WITH_METADATA) => {
-            let MessageV2 { message, metadata } = decode_as(WITH_METADATA, bytes)?;
+    let (row, metadata, terms) = match bytes.first() {
+        Some(&WITH_METADATA) => {
+            let (message, metadata) = decode_as(WITH_METADATA, bytes)?;
             (message, Some(metadata), Terms::NONE)
         }
-        Some(WITH_TERMS) => {
+        Some(&WITH_TERMS) => {
             let MessageV3 { message, metadata, priority, is_given, expires_in } =
                 decode_as(WITH_TERMS, bytes)?;
             let origin = if is_given { MessagePriority::Given } else { MessagePriority::Default };
             let expires_in = expires_in.map(Duration::from_millis);
             (message, metadata, Terms { priority: origin(priority.into()), expires_in })
         }
-        _ => (decode::<MessageV1<'_>>(bytes)?, None, Terms::NONE),
+        _ => (decode(bytes)?, None, Terms::NONE),
     };
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     let state = match row.state {
@@ -326,34 +315,26 @@ pub(super) struct IdempotencyRow<'a> {
     pub(super) key: IdempotencyKey<'a>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct IdempotencyV1<'a> {
-    organisation: u32,
-    created_at: u64,
-    key: &'a str,
-}
-
 /// The version of a row whose key was derived here, and not given by a client.
 const DERIVED: u8 = 2;
 
 impl<'a> IdempotencyRow<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self { organisation, created_at, key } = *self;
-        let row = IdempotencyV1 { organisation, created_at, key: key.as_str() };
-        let size_hint = row.key.len() + 16;
-        match key.origin() {
-            KeyOrigin::Client => encode(&row, size_hint),
-            KeyOrigin::Derived => encode_as(DERIVED, &row, size_hint),
-        }
+        let version = match key.origin() {
+            KeyOrigin::Client => VERSION,
+            KeyOrigin::Derived => DERIVED,
+        };
+        let key = key.as_str();
+        encode_as(version, &(organisation, created_at, key), key.len() + 16)
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
-        let (origin, row) = if version(bytes) == Some(DERIVED) {
-            (KeyOrigin::Derived, decode_as(DERIVED, bytes)?)
-        } else {
-            (KeyOrigin::Client, decode(bytes)?)
+        let (origin, version) = match bytes.first() {
+            Some(&DERIVED) => (KeyOrigin::Derived, DERIVED),
+            _ => (KeyOrigin::Client, VERSION),
         };
-        let IdempotencyV1 { organisation, created_at, key } = row;
+        let (organisation, created_at, key) = decode_as(version, bytes)?;
         Ok(Self { organisation, created_at, key: IdempotencyKey::from_stored(origin, key) })
     }
 }
@@ -541,24 +522,16 @@ pub(super) fn decode_unmatched(bytes: &[u8]) -> Result<UnmatchedEvent, RowError>
     Ok(UnmatchedEvent { organisation, event: decode_event(event)? })
 }
 
-#[derive(Serialize, Deserialize)]
-struct DeadLetterV1<'a> {
-    reason: &'a str,
-    document: &'a str,
-    length: usize,
-}
-
 pub(super) fn encode_dead_letter(letter: &DeadLetter) -> Vec<u8> {
     let DeadLetter { reason, document, length, .. } = letter;
-    encode(&DeadLetterV1 { reason, document, length: *length }, document.len() + 128)
+    encode(&(reason, document, length), document.len() + 128)
 }
 
 pub(super) fn decode_dead_letter(
     received_at: Timestamp,
     bytes: &[u8],
 ) -> Result<DeadLetter, RowError> {
-    let DeadLetterV1 { reason, document, length } = decode(bytes)?;
-    let (reason, document) = (reason.to_owned(), document.to_owned());
+    let (reason, document, length) = decode(bytes)?;
     Ok(DeadLetter { received_at, reason, document, length })
 }
 
@@ -573,30 +546,20 @@ pub(super) fn decode_quarantined(bytes: &[u8]) -> Result<String, RowError> {
     Ok(reason)
 }
 
-#[derive(Serialize, Deserialize)]
-struct SuppressionV1 {
-    reason: ReasonV1,
-    since: u64,
-    cause: Option<[u8; 16]>,
-}
-
 /// The row of a suppression; its address is the key.
 pub(super) fn encode_suppression(suppression: &Suppression) -> Vec<u8> {
-    let row = SuppressionV1 {
-        reason: suppression.reason.into(),
-        since: suppression.since.unix_millis(),
-        cause: suppression.cause.map(|id| *id.as_bytes()),
-    };
-    encode(&row, 32)
+    let reason = ReasonV1::from(suppression.reason);
+    let cause = suppression.cause.map(|id| *id.as_bytes());
+    encode(&(reason, suppression.since.unix_millis(), cause), 32)
 }
 
 pub(super) fn decode_suppression(address: &str, bytes: &[u8]) -> Result<Suppression, RowError> {
-    let row: SuppressionV1 = decode(bytes)?;
+    let (reason, since, cause): (ReasonV1, _, Option<_>) = decode(bytes)?;
     Ok(Suppression {
         address: SuppressedAddress::from_stored(address),
-        reason: row.reason.into(),
-        since: Timestamp::from_unix_millis(row.since),
-        cause: row.cause.map(MessageId::from_bytes),
+        reason: reason.into(),
+        since: Timestamp::from_unix_millis(since),
+        cause: cause.map(MessageId::from_bytes),
     })
 }
 
@@ -683,8 +646,4 @@ fn body(version: u8, bytes: &[u8]) -> Result<Deserializer<'_, Slice<'_>>, RowErr
         Some((&found, _)) => Err(RowError::Version(found)),
         None => Err(RowError::Invalid("nothing")),
     }
-}
-
-fn version(bytes: &[u8]) -> Option<u8> {
-    bytes.first().copied()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::RowError;
-use crate::record::{PriorityV3, decode, decode_as, encode, encode_as, version};
+use crate::record::{PriorityV3, decode, decode_as, encode, encode_as};
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::message_terms::{MessageDefaults, whole_millis};
@@ -22,13 +22,8 @@ stored_enum!(ScopeV3 = Scope { Send, Read });
 stored_enum!(OrganisationKindV2 = OrganisationKind { Production, Test });
 stored_enum!(PausedRequestsV2 = PausedRequests { Accepted, Refused });
 
-#[derive(Serialize, Deserialize)]
-struct OrganisationV1<'a> {
-    name: &'a str,
-}
-
 /// An organisation that is more than a name; one that is not is a row of the first version, which
-/// an earlier pillarbox reads too.
+/// an earlier pillarbox reads too: the name.
 #[derive(Serialize, Deserialize)]
 struct OrganisationV2<'a> {
     name: &'a str,
@@ -44,7 +39,7 @@ pub(crate) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
     let Organisation { id, name, kind, pause, limits } = organisation;
     let size = 72;
     if *organisation == Organisation::new(*id, name.clone(), OrganisationKind::Production) {
-        return encode(&OrganisationV1 { name: name.as_str() }, size);
+        return encode(&name.as_str(), size);
     }
     let Limits { per_minute, per_hour, per_day, per_month } = *limits;
     let row = OrganisationV2 {
@@ -57,12 +52,11 @@ pub(crate) fn encode_organisation(organisation: &Organisation) -> Vec<u8> {
 }
 
 pub(crate) fn decode_organisation(id: u32, bytes: &[u8]) -> Result<Organisation, RowError> {
-    let row = if version(bytes) == Some(WITH_SETTINGS) {
+    let row = if bytes.first() == Some(&WITH_SETTINGS) {
         decode_as(WITH_SETTINGS, bytes)?
     } else {
-        let OrganisationV1 { name } = decode(bytes)?;
         OrganisationV2 {
-            name,
+            name: decode(bytes)?,
             kind: OrganisationKindV2::Production,
             pause: None,
             limits: Default::default(),
@@ -89,15 +83,8 @@ struct ApiKeyV1<'a> {
     hash: [u8; 32],
 }
 
-/// An API key that expires; one that does not is a row of the first version, which an earlier
-/// pillarbox reads too.
-#[derive(Serialize, Deserialize)]
-struct ApiKeyV2<'a> {
-    #[serde(borrow)]
-    key: ApiKeyV1<'a>,
-    expires_at: u64,
-}
-
+/// Version of an API key that expires, with the time of that; one that does not is a row of the first
+/// version, which an earlier pillarbox reads too.
 const EXPIRING: u8 = 2;
 
 /// An API key with limited rights.
@@ -147,15 +134,15 @@ pub(crate) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
         return encode_as(WITH_DEFAULTS, &ApiKeyV4 { key, priority, expires_in }, size);
     }
     match expires_at {
-        Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
+        Some(expires_at) => encode_as(EXPIRING, &(key, expires_at), size),
         None => encode(&key, size),
     }
 }
 
 pub(crate) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
-    let (row, expires_at, rights) = match bytes.first() {
+    let (row, expires_at, rights): (ApiKeyV1<'_>, _, _) = match bytes.first() {
         Some(&EXPIRING) => {
-            let ApiKeyV2 { key, expires_at } = decode_as(EXPIRING, bytes)?;
+            let (key, expires_at) = decode_as(EXPIRING, bytes)?;
             (key, Some(expires_at), KeyRights::all())
         }
         Some(&LIMITED) => limited(decode_as(LIMITED, bytes)?, MessageDefaults::default()),
@@ -164,7 +151,7 @@ pub(crate) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowEr
             let expires_in = expires_in.map(Duration::from_millis);
             limited(key, MessageDefaults { priority: priority.into(), expires_in })
         }
-        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None, KeyRights::all()),
+        _ => (decode(bytes)?, None, KeyRights::all()),
     };
     Ok(ApiKeyEntry {
         id: KeyId(id),
@@ -218,7 +205,7 @@ pub(crate) fn decode_domain(
     name: &str,
     bytes: &[u8],
 ) -> Result<SenderDomain, RowError> {
-    let row = if version(bytes) == Some(DOMAIN_V2) {
+    let row = if bytes.first() == Some(&DOMAIN_V2) {
         decode_as(DOMAIN_V2, bytes)?
     } else {
         let SenderDomainV1 { state, added_at } = decode(bytes)?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::RowError;
-use crate::record::{decode, decode_as, encode, encode_as, version};
+use crate::record::{decode, decode_as, encode, encode_as};
 use pillarbox_domain::feed::{FeedEventType, FeedPosition, FeedTypes};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
@@ -74,7 +74,7 @@ pub(crate) fn encode_webhook(webhook: &Webhook) -> Vec<u8> {
 }
 
 pub(crate) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError> {
-    let WebhookV2 { webhook: row, earlier, format } = if version(bytes) == Some(WITH_MORE) {
+    let WebhookV2 { webhook: row, earlier, format } = if bytes.first() == Some(&WITH_MORE) {
         decode_as(WITH_MORE, bytes)?
     } else {
         let format = WebhookFormatV1::Standard;
@@ -112,7 +112,7 @@ fn types(names: &[&str]) -> Result<FeedTypes, RowError> {
     types.collect::<Result<_, _>>().map_err(|_| RowError::Invalid("an endpoint's types"))
 }
 
-/// Version of a cursor's row with more than one move.
+/// Version of a cursor's row with the moves before the last one: generation and position of each.
 const WITH_EARLIER_MOVES: u8 = 2;
 const MAX_MOVES: usize = 32;
 
@@ -166,13 +166,6 @@ struct CursorV1 {
     moved_to: Option<u64>,
 }
 
-/// A cursor, and the moves before the last one: generation and position of each.
-#[derive(Serialize, Deserialize)]
-struct CursorV2 {
-    cursor: CursorV1,
-    earlier: Vec<(u32, u64)>,
-}
-
 pub(crate) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     let CursorRow { cursor: WebhookCursor { generation, position }, moves } = row;
     let moved_to = moves.last().map(|last| last.to.number());
@@ -183,14 +176,13 @@ pub(crate) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
     }
     let earlier: Vec<_> = earlier.iter().map(|one| (one.generation, one.to.number())).collect();
     let size_hint = 24 + 14 * earlier.len();
-    encode_as(WITH_EARLIER_MOVES, &CursorV2 { cursor, earlier }, size_hint)
+    encode_as(WITH_EARLIER_MOVES, &(cursor, earlier), size_hint)
 }
 
 pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
-    let CursorV2 { cursor, earlier } = if version(bytes) == Some(WITH_EARLIER_MOVES) {
-        decode_as(WITH_EARLIER_MOVES, bytes)?
-    } else {
-        CursorV2 { cursor: decode(bytes)?, earlier: Vec::new() }
+    let (cursor, earlier): (_, Vec<_>) = match bytes.first() {
+        Some(&WITH_EARLIER_MOVES) => decode_as(WITH_EARLIER_MOVES, bytes)?,
+        _ => (decode(bytes)?, Vec::new()),
     };
     let CursorV1 { generation, position, moved_to } = cursor;
     let moves = earlier.into_iter().chain(moved_to.map(|to| (generation, to)));
@@ -200,25 +192,18 @@ pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
     Ok(CursorRow { cursor, moves: moves.collect() })
 }
 
-#[derive(Serialize, Deserialize)]
-struct RedeliveryV1 {
-    generation: u32,
-    attempts: u32,
-    last: Option<(u64, AttemptFailureV1)>,
-}
-
 /// The row of a delivery of this generation of the cursor; its position is in the key.
 pub(crate) fn encode_redelivery(generation: u32, delivery: &Redelivery) -> Vec<u8> {
     let Redelivery { position: _, attempts, last } = *delivery;
-    let last = last.map(|(at, failure)| (at.unix_millis(), failure.into()));
-    encode(&RedeliveryV1 { generation, attempts, last }, 24)
+    let last = last.map(|(at, failure)| (at.unix_millis(), AttemptFailureV1::from(failure)));
+    encode(&(generation, attempts, last), 24)
 }
 
 pub(crate) fn decode_redelivery(
     position: u64,
     bytes: &[u8],
 ) -> Result<(u32, Redelivery), RowError> {
-    let RedeliveryV1 { generation, attempts, last } = decode(bytes)?;
+    let (generation, attempts, last): (_, _, Option<(_, AttemptFailureV1)>) = decode(bytes)?;
     let last = last.map(|(at, failure)| (Timestamp::from_unix_millis(at), failure.into()));
     Ok((generation, Redelivery { position: FeedPosition::from_number(position), attempts, last }))
 }
