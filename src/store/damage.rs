@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::error::{DamagedRow, RowError};
 use crate::limits::ALL_ORGANISATIONS;
 use crate::locks::{Mutex, locked};
+use crate::tables::Table;
 use pillarbox_domain::id::MessageId;
 
 /// Largest number of damaged rows that are remembered; the log has all of them.
@@ -13,12 +14,8 @@ const MAX_NOTED: usize = 1_000;
 
 /// A suppression's row, whose key has an address.
 pub(super) fn damaged_suppression(scope: u32, address: &str, reason: &RowError) -> DamagedRow {
-    DamagedRow {
-        table: "suppressions".to_owned(),
-        id: suppression_id(scope),
-        address: Some(address.to_owned()),
-        reason: reason.to_string(),
-    }
+    let row = DamagedRow::new(Table::Suppressions.as_str(), suppression_id(scope), reason);
+    DamagedRow { address: Some(address.to_owned()), ..row }
 }
 
 fn suppression_id(scope: u32) -> String {

@@ -87,7 +87,7 @@ pub(super) enum RowError {
 
 impl DamagedRow {
     /// The row of this table and key, for people, that cannot be read for this reason.
-    pub(super) fn new(table: &str, id: impl Display, reason: &RowError) -> Self {
+    pub(super) fn new(table: &str, id: impl Display, reason: impl Display) -> Self {
         let (id, reason) = (id.to_string(), reason.to_string());
         Self { table: table.to_owned(), id, address: None, reason }
     }

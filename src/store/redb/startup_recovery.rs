@@ -256,12 +256,7 @@ fn note_quarantined(transaction: &ReadTransaction, damage: &Damage) -> Result<()
         let reason = decode_quarantined(row.value().1).in_row(DAMAGED_MESSAGES, id);
         damage.note(reason.map_or_else(
             |unreadable| unreadable,
-            |reason| DamagedRow {
-                table: MESSAGES.name().to_owned(),
-                id: id.to_string(),
-                address: None,
-                reason,
-            },
+            |reason| DamagedRow::new(MESSAGES.name(), id, reason),
         ));
     }
     Ok(())
