@@ -1,9 +1,8 @@
 //! Organisations. Removing one removes its keys, domains and endpoints with it.
 
 use crate::directory::{OrganisationIndex, TABLES};
-use crate::record::directory::{decode_api_key, decode_organisation, encode_organisation};
-use crate::record::webhooks::decode_webhook;
-use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number};
+use crate::record::directory::{decode_organisation, encode_organisation};
+use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, NewRow, Rows, Stop, Table, next_number};
 use crate::{Change, Store, StoreError};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::{
@@ -124,21 +123,15 @@ fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {
     if !exists(rows, id)? {
         return Ok(Change::None);
     }
-    let api_keys = rows.range(Table::ApiKeys, &KeyRange::all(), usize::MAX)?;
-    let webhooks = rows.range(Table::Webhooks, &KeyRange::all(), usize::MAX)?;
-    let domains = rows.range(Table::Domains, &KeyRange::of(id.0), usize::MAX)?;
-    for (key, row) in api_keys {
-        if decode_api_key(key.number(0), &row).is_ok_and(|api_key| api_key.organisation == id) {
-            rows.remove(Table::ApiKeys, &key)?;
-        }
-    }
     // The rows of its endpoints are removed later, a step at a time.
-    for (key, row) in webhooks {
-        if decode_webhook(key.number(0), &row).is_ok_and(|webhook| webhook.organisation == id) {
-            rows.remove(Table::Webhooks, &key)?;
+    for table in [Table::ApiKeys, Table::Webhooks] {
+        for (key, row) in rows.range(table, &KeyRange::all(), usize::MAX)? {
+            if NewRow::of(table, &key, row).organisation == Some(id) {
+                rows.remove(table, &key)?;
+            }
         }
     }
-    for (key, _) in domains {
+    for (key, _) in rows.range(Table::Domains, &KeyRange::of(id.0), usize::MAX)? {
         rows.remove(Table::Domains, &key)?;
     }
     rows.remove(Table::Organisations, &Key::from(id.0))?;
