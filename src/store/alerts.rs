@@ -55,7 +55,7 @@ impl Store {
         // Before the transaction: most checks find nothing.
         let told = self.row(Table::Alerts, Key::from(EXPIRIES_TOLD_KEY)).await?;
         let directory = self.directory().load();
-        if expiring(&directory.api_keys, told_to(told.as_deref()), now).next().is_none() {
+        if expiring(&directory.api_keys, told_to(told), now).next().is_none() {
             return Ok(Change::None);
         }
         drop(directory);
@@ -143,12 +143,10 @@ impl Room {
 }
 
 fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop> {
-    let told = rows.get(Table::Alerts, &Key::from(EXPIRIES_TOLD_KEY))?;
-    let told = told_to(told.as_deref());
+    let told = told_to(rows.get(Table::Alerts, &Key::from(EXPIRIES_TOLD_KEY))?);
     let directory = rows.directory();
     let mut done = Change::None;
-    for key in expiring(&directory.api_keys, told, now) {
-        let Some(expires_at) = key.expires_at else { continue };
+    for (key, expires_at) in expiring(&directory.api_keys, told, now) {
         let (organisation, label) = (key.organisation, key.label.clone());
         let event = AlertEvent::KeyExpiring { organisation, label, expires_at };
         put_news(rows, Alerting::On, &AlertKey::KeyExpiry(key.id), now, event)?;
@@ -160,22 +158,21 @@ fn tell_of_expiring(rows: &mut dyn Rows, now: Timestamp) -> Result<Change, Stop>
     Ok(done)
 }
 
-/// Keys that end soon at `now` and did not yet at the last check, at `told`.
+/// Keys that end soon at `now` and did not yet at the last check, at `told`, with their ends.
 fn expiring(
     keys: &[ApiKeyEntry],
     told: Timestamp,
     now: Timestamp,
-) -> impl Iterator<Item = &ApiKeyEntry> {
-    keys.iter().filter(move |key| {
-        key.expires_at.is_some_and(|end| {
-            let at = expiry_notice_at(key.created_at, end);
-            end > now && at > told && at <= now
-        })
+) -> impl Iterator<Item = (&ApiKeyEntry, Timestamp)> {
+    keys.iter().filter_map(move |key| {
+        let end = key.expires_at?;
+        let at = expiry_notice_at(key.created_at, end);
+        (end > now && at > told && at <= now).then_some((key, end))
     })
 }
 
-fn told_to(row: Option<&[u8]>) -> Timestamp {
+fn told_to(row: Option<Vec<u8>>) -> Timestamp {
     // A key's news may be posted twice, but is not lost.
-    let told = row.and_then(|row| decode_expiries_told(row).ok());
+    let told = row.and_then(|row| decode_expiries_told(&row).ok());
     told.unwrap_or(Timestamp::from_unix_millis(0))
 }

@@ -181,13 +181,9 @@ impl NewMessage {
         let is_withdrawn = |domain: &&DomainName<'_>| {
             directory.sender_status(self.organisation, domain.as_str()) != SenderStatus::Verified
         };
-        match senders.find(is_withdrawn) {
-            None => Ok(Ok(())),
-            Some(domain) => {
-                let domain = domain.clone().into_owned();
-                mode.each(Err(AcceptError::UnverifiedDomain { index, domain }))
-            }
-        }
+        let Some(domain) = senders.find(is_withdrawn) else { return Ok(Ok(())) };
+        let domain = domain.clone().into_owned();
+        mode.each(Err(AcceptError::UnverifiedDomain { index, domain }))
     }
 }
 

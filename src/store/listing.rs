@@ -124,14 +124,11 @@ fn bounds(
     let zero = Timestamp::from_unix_millis(0);
     let earlier = window_now.before(from);
     let first = earlier.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
-    let created = match filter.created_before {
-        Some(before) => {
-            let end = window_now.before(before).last().map_or(zero, |run| run.end);
-            let end = end.unix_millis().saturating_add(lead);
-            Some(MessageId::first_of(Timestamp::from_unix_millis(end)))
-        }
-        None => None,
-    };
+    let created = filter.created_before.map(|before| {
+        let end = window_now.before(before).last().map_or(zero, |run| run.end);
+        let end = end.unix_millis().saturating_add(lead);
+        MessageId::first_of(Timestamp::from_unix_millis(end))
+    });
     let wanted = filter.ids.as_ref();
     let ends = [filter.before, created, wanted.map(|ids| ids.end().successor())];
     let starts = [wanted.map(|ids| *ids.start()), filter.after.map(MessageId::successor)];

@@ -130,9 +130,7 @@ impl StoreMetrics {
         self.slow_commits.inc_by(u64::from(took > SLOW_COMMIT));
         let lost = increments.iter().filter(|(_, increment)| *increment == Increment::BodyLost);
         self.bodies_lost.inc_by(lost.count() as u64);
-        if !increments.is_empty() {
-            self.organisations.add(increments);
-        }
+        self.organisations.add(increments);
     }
 
     /// Records that a checkpoint became durable after this time. Batches wait for it as for a

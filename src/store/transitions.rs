@@ -246,9 +246,8 @@ fn suppress_without_record(
     else {
         return Ok(());
     };
-    let Some(reason) = event.suppresses() else { return Ok(()) };
-    let directory = rows.directory();
-    let Some(organisation) = directory.named(named).map(|organisation| organisation.id) else {
+    let organisation = rows.directory().named(named).map(|organisation| organisation.id);
+    let (Some(reason), Some(organisation)) = (event.suppresses(), organisation) else {
         return Ok(());
     };
     match keep_unmatched(rows, &report.ses_message_id, Some(named), event, now)? {
