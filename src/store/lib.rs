@@ -292,7 +292,11 @@ impl Store {
         key: IdempotencyKey<'_>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        read_engine!(self, engine => engine.replay(organisation, key, window_now))
+        let Engine::Redb(engine) = &self.engine else {
+            let found = self.replays(organisation, &[key], window_now.into()).await?;
+            return Ok(found.into_iter().next().flatten());
+        };
+        engine.replay(organisation, key, window_now)
     }
 
     /// As [`Store::replay`], for several keys, in their order.

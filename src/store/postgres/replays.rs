@@ -46,22 +46,13 @@ pub(super) struct Keys {
 }
 
 impl PostgresStore {
-    pub(crate) async fn replay(
-        &self,
-        organisation: OrganisationId,
-        key: IdempotencyKey<'_>,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<MessageId>, StoreError> {
-        Ok(self.replays(organisation, &[key], window_now).await?.pop().flatten())
-    }
-
     pub(crate) async fn replays(
         &self,
         organisation: OrganisationId,
         keys: &[IdempotencyKey<'_>],
-        window_now: impl Into<WindowTime>,
+        window_now: WindowTime,
     ) -> Result<Vec<Option<MessageId>>, StoreError> {
-        let live_after = millis(window_now.into().all_past(IDEMPOTENCY_WINDOW));
+        let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
         let keys = Keys {
             organisations: vec![number(organisation); keys.len()],
             digests: keys.iter().copied().map(digest).collect(),
