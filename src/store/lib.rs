@@ -225,10 +225,8 @@ impl Store {
 
     /// Number of bytes in the journal that are not in the data file yet.
     pub fn journal_bytes(&self) -> u64 {
-        match &self.engine {
-            Engine::Redb(engine) => engine.journal_bytes(),
-            Engine::Postgres(_) => 0,
-        }
+        let Engine::Redb(engine) = &self.engine else { return 0 };
+        engine.journal_bytes()
     }
 
     /// Ends once the writer has answered, even with a refusal: then it is alive.
@@ -324,10 +322,8 @@ impl Store {
         key: IdempotencyKey<'_>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.replay(organisation, key, window_now),
-            Engine::Postgres(_) => Ok(None),
-        }
+        let Engine::Redb(engine) = &self.engine else { return Ok(None) };
+        engine.replay(organisation, key, window_now)
     }
 
     /// As [`Store::replay`], after the commit that is under way now.
@@ -370,19 +366,15 @@ impl Store {
 
     /// Returns a snapshot of everything that is stored.
     pub async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.snapshot().await,
-            Engine::Postgres(_) => Err(StoreError::Unavailable),
-        }
+        let Engine::Redb(engine) = &self.engine else { return Err(StoreError::Unavailable) };
+        engine.snapshot().await
     }
 
     /// Saves the content of the open file if that file is no longer at its path: at the path if no
     /// file is there, else beside the file that is there. Returns the path of the copy.
     pub async fn save_lost_file(&self, now: Timestamp) -> Result<Option<PathBuf>, SaveError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.save_lost_file(now).await,
-            Engine::Postgres(_) => Ok(None),
-        }
+        let Engine::Redb(engine) = &self.engine else { return Ok(None) };
+        engine.save_lost_file(now).await
     }
 
     /// Returns the store's record of the clock, or `None` if the store is new or of an earlier

@@ -65,10 +65,8 @@ impl Store {
     /// Returns the idempotency key that a client gave with a message, as long as it is kept as
     /// text. A server keeps only its digest.
     pub fn idempotency_key(&self, id: MessageId) -> Result<Option<String>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.idempotency_key(id),
-            Engine::Postgres(_) => Ok(None),
-        }
+        let Engine::Redb(engine) = &self.engine else { return Ok(None) };
+        engine.idempotency_key(id)
     }
 
     /// Finds the message that SES knows by this id, if the id says when SES accepted it.
