@@ -43,26 +43,6 @@ impl fmt::Debug for SendingRight {
 }
 
 impl SendingRight {
-    /// Returns the right of a key, or of this process if there is none; `None` if the key is not
-    /// valid, or not the organisation's.
-    pub(super) fn find(
-        index: &OrganisationIndex,
-        organisation: OrganisationId,
-        key: Option<KeyId>,
-        now: impl Fn() -> Timestamp + Send + Sync + 'static,
-    ) -> Option<Self> {
-        let version = index.version;
-        let Some(id) = key else {
-            return Some(Self { version, key: None });
-        };
-        let entry = index.api_key(id).filter(|entry| entry.organisation == organisation)?;
-        let ApiKeyEntry { expires_at, rights, .. } = entry;
-        let (rights, now) = (Arc::clone(rights), Arc::new(now) as Now);
-        let key = KeyOfRight { id, expires_at: *expires_at, rights, now };
-        let is_valid = !key.is_past(key.expires_at) && index.organisation(organisation).is_some();
-        is_valid.then_some(Self { version, key: Some(key) })
-    }
-
     /// The API key that the request came with, if any.
     pub fn key(&self) -> Option<KeyId> {
         self.key.as_ref().map(|key| key.id)
@@ -110,6 +90,16 @@ impl Store {
         key: Option<KeyId>,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Option<SendingRight> {
-        SendingRight::find(&self.directory().load(), organisation, key, now)
+        let index = self.directory().load();
+        let version = index.version;
+        let Some(id) = key else {
+            return Some(SendingRight { version, key: None });
+        };
+        let entry = index.api_key(id).filter(|entry| entry.organisation == organisation)?;
+        let ApiKeyEntry { expires_at, rights, .. } = entry;
+        let (rights, now) = (Arc::clone(rights), Arc::new(now) as Now);
+        let key = KeyOfRight { id, expires_at: *expires_at, rights, now };
+        let is_valid = !key.is_past(key.expires_at) && index.organisation(organisation).is_some();
+        is_valid.then_some(SendingRight { version, key: Some(key) })
     }
 }
