@@ -72,7 +72,10 @@ impl Store {
         apply: impl Fn(&mut Webhook) + Send + Sync + 'static,
     ) -> Result<Option<Webhook>, StoreError> {
         let change = move |rows: &mut dyn Rows| {
-            let Some(mut webhook) = read(rows, id)? else { return Ok(None) };
+            let row = rows.get(Table::Webhooks, &Key::from(id.0))?;
+            // One that cannot be read counts as gone.
+            let read = row.and_then(|row| decode_webhook(id.0, &row).ok());
+            let Some(mut webhook) = read else { return Ok(None) };
             apply(&mut webhook);
             put(rows, &webhook)?;
             Ok(Some(webhook))
@@ -361,12 +364,6 @@ fn is_past(key: &Key, row: &[u8], window_now: &WindowTime) -> bool {
     let read = decode_redelivery(key.large(4), row).ok();
     let last = read.and_then(|(_, delivery)| delivery.last);
     last.is_none_or(|(at, _)| window_now.is_past(at, RECORD_RETENTION))
-}
-
-/// Reads an endpoint; `None` also if it cannot be read.
-fn read(rows: &mut dyn Rows, id: WebhookId) -> Result<Option<Webhook>, Stop> {
-    let row = rows.get(Table::Webhooks, &Key::from(id.0))?;
-    Ok(row.and_then(|row| decode_webhook(id.0, &row).ok()))
 }
 
 fn put(rows: &mut dyn Rows, webhook: &Webhook) -> Result<(), Stop> {
