@@ -80,7 +80,7 @@ mod tests {
     use pillarbox_domain::time::Timestamp;
 
     fn damaged(table: &str, id: impl Display) -> DamagedRow {
-        DamagedRow::new(table, id, &RowError::Version(9))
+        DamagedRow::new(table, id, RowError::Version(9))
     }
 
     #[test]
