@@ -12,12 +12,11 @@ use std::sync::Arc;
 use redb::ReadTransaction;
 
 use crate::StoreId;
-use crate::damage::Damage;
 use crate::directory::OrganisationIndex;
 use crate::locks::{RwLock, read_lock, write_lock};
 use crate::{Applied, Health, InMemory, Report, StoreError, StoreOwner, transitions};
 use batch::{Batch, Kind};
-use database::{SharedDatabase, Unwritable};
+use database::SharedDatabase;
 use error::ReadError;
 use feed::FeedIndex;
 use idempotency::IdempotencyIndex;
@@ -152,29 +151,16 @@ impl RedbStore {
         bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (damage, feed, start) =
-            (Damage::default(), FeedIndex::default(), Start::new(pending, now));
-        let mut bodies = Some(bodies);
-        let unwritable = match pending {
-            Pending::Recover => Unwritable::Read,
-            Pending::Leave => Unwritable::Refuse,
-        };
-        let (database, recovered, refused) =
-            SharedDatabase::open(opener, owner, &damage, unwritable, |database, laid| {
-                let bodies = &mut bodies;
-                let found = |id| bodies.take().map(|bodies| bodies(id)).unwrap_or_default();
-                start.set_right(database, &feed, laid, found)
-            })?;
         let shared = Arc::new(Shared {
-            memory: InMemory { damage, ..InMemory::default() },
-            database,
+            memory: InMemory::default(),
+            database: SharedDatabase::new(opener, owner)?,
             idempotency: RwLock::default(),
             refusing: AtomicBool::new(false),
             file_loss: RwLock::default(),
-            feed,
-            start,
+            feed: FeedIndex::default(),
+            start: Start::new(pending, now),
         });
-        let recovery = startup_recovery::load(&shared, recovered)?;
+        let (recovery, refused) = startup_recovery::start(&shared, bodies)?;
         if let Some(error) = refused {
             shared.refusing.store(true, Ordering::Release);
             tracing::error!(

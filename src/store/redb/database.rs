@@ -59,15 +59,6 @@ pub(super) struct SharedDatabase {
     recent_rows: RecentRows,
 }
 
-/// Decision for a disk that takes no writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unwritable {
-    /// The file is not opened.
-    Refuse,
-    /// The file is read until the disk takes writes.
-    Read,
-}
-
 /// Destination of the changes by which a start repairs a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Laid {
@@ -93,48 +84,21 @@ enum Handle {
 }
 
 impl SharedDatabase {
-    /// Opens the file for the first time in this process, after a check that it is ours: a file of
-    /// another program stays as it is to the last byte.
-    ///
-    /// `prepare` repairs its content. If the disk takes no writes and `unwritable` allows it, the
-    /// file is open for reading afterwards, prepared in memory, and the error gives the reason.
-    pub(super) fn open<T>(
-        opener: Opener,
-        owner: Option<StoreOwner>,
-        damage: &Damage,
-        unwritable: Unwritable,
-        mut prepare: impl FnMut(&Database, Laid) -> Result<T, ReadError>,
-    ) -> Result<(Self, T, Option<OpenError>), OpenError> {
+    /// A database that is not open yet, after a check that its file is ours: a file of another
+    /// program stays as it is to the last byte.
+    pub(super) fn new(opener: Opener, owner: Option<StoreOwner>) -> Result<Self, OpenError> {
         opener.check(owner)?;
-        let epoch = new_epoch()?;
-        let written =
-            open_to_write(&opener, owner, epoch, damage).and_then(|(database, journal)| {
-                let (tables, prepared) = prepared(&database, Laid::Down, &mut prepare)?;
-                Ok((Handle::Writing(database), tables, Some(journal), prepared, None))
-            });
-        let (handle, published, journal, prepared, refused) = match written {
-            Err(error) if unwritable == Unwritable::Read && is_of_disk(&error) => {
-                let read = open_to_read(&opener, owner, damage).and_then(|database| {
-                    let (tables, prepared) = prepared(&database, Laid::Over, &mut prepare)?;
-                    Ok((Handle::Reading(database), tables, prepared))
-                });
-                let Ok((handle, tables, prepared)) = read else { return Err(error) };
-                (handle, tables, None, prepared, Some(error))
-            }
-            opened => opened?,
-        };
-        let database = Self {
+        Ok(Self {
             opener,
             owner,
-            handle: RwLock::new(handle),
-            published: RwLock::new(Some(published)),
-            epoch,
-            journal: Mutex::new(journal),
+            handle: RwLock::new(Handle::Closed),
+            published: RwLock::default(),
+            epoch: new_epoch()?,
+            journal: Mutex::default(),
             journal_bytes: AtomicU64::new(0),
-            unpublished: Mutex::new(None),
+            unpublished: Mutex::default(),
             recent_rows: RecentRows::default(),
-        };
-        Ok((database, prepared, refused))
+        })
     }
 
     /// Returns true if the files were open for writing once.
@@ -142,36 +106,41 @@ impl SharedDatabase {
         locked(&self.journal).is_some()
     }
 
-    /// Opens the files for writing after a start that could only read them. If that fails, the file
-    /// is open for reading afterwards, as before.
-    pub(super) fn start_writing(
+    /// Opens the files for writing. `prepare` repairs their content. If that fails and
+    /// `may_be_read` allows it for that error, the file is open for reading afterwards, prepared in
+    /// memory, and the error is returned too.
+    pub(super) fn start<T>(
         &self,
         damage: &Damage,
-        mut prepare: impl FnMut(&Database, Laid) -> Result<(), ReadError>,
-    ) -> Result<(), OpenError> {
-        if let Some(file) = self.data_file() {
-            // Readers wait for the next step, so it is not done for a disk that is still full.
-            file.probe().map_err(|error| OpenError::Io(error.into()))?;
-        }
+        may_be_read: impl FnOnce(&OpenError) -> bool,
+        mut prepare: impl FnMut(&Database, Laid) -> Result<T, ReadError>,
+    ) -> Result<(T, Option<OpenError>), OpenError> {
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);
         // The old handle and its tables hold the file's lock, so they are dropped first.
         (*published, *guard) = (None, Handle::Closed);
         let (opener, owner) = (&self.opener, self.owner);
+        let mut show = |database, laid, handle: fn(Database) -> Handle| {
+            let prepared = prepare(&database, laid)?;
+            *published = Some(PublishedTables::open(&database)?);
+            *guard = handle(database);
+            Ok(prepared)
+        };
         let written = open_to_write(opener, owner, self.epoch, damage);
         let written = written.and_then(|(database, journal)| {
-            let (tables, ()) = prepared(&database, Laid::Down, &mut prepare)?;
+            let prepared = show(database, Laid::Down, Handle::Writing)?;
             *locked(&self.journal) = Some(journal);
-            (*published, *guard) = (Some(tables), Handle::Writing(database));
-            Ok(())
+            Ok(prepared)
         });
-        if written.is_err()
-            && let Ok(database) = open_to_read(opener, owner, damage)
-            && let Ok((tables, ())) = prepared(&database, Laid::Over, &mut prepare)
-        {
-            (*published, *guard) = (Some(tables), Handle::Reading(database));
+        let error = match written {
+            Err(error) if may_be_read(&error) => error,
+            written => return Ok((written?, None)),
+        };
+        let read = open_to_read(opener, owner, damage);
+        match read.and_then(|database| show(database, Laid::Over, Handle::Reading)) {
+            Ok(prepared) => Ok((prepared, Some(error))),
+            Err(_) => Err(error),
         }
-        written
     }
 
     /// Takes the open transaction with all changes, which is no longer kept. A caller that drops it
@@ -538,24 +507,6 @@ pub(super) enum Written<T> {
     Perhaps,
     /// The batch is on disk.
     Durably(T),
-}
-
-/// Repairs the content of a file that was opened, and opens the tables that readers read.
-fn prepared<T>(
-    database: &Database,
-    laid: Laid,
-    prepare: &mut impl FnMut(&Database, Laid) -> Result<T, ReadError>,
-) -> Result<(PublishedTables, T), ReadError> {
-    let prepared = prepare(database, laid)?;
-    Ok((PublishedTables::open(database)?, prepared))
-}
-
-/// Returns true if the disk is at fault, and the file may be readable.
-fn is_of_disk(error: &OpenError) -> bool {
-    matches!(
-        error,
-        OpenError::Io(redb::Error::Io(_) | redb::Error::PreviousIo) | OpenError::Create { .. }
-    )
 }
 
 fn closed() -> ReadError {

@@ -236,9 +236,10 @@ pub(super) fn initialize(database: &Database) -> Result<(), OpenError> {
 }
 
 /// Origin of a data file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FileOrigin {
     /// It existed before.
+    #[default]
     Existing,
     /// It did not exist, so it was created, empty.
     Created,

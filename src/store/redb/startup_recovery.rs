@@ -32,7 +32,7 @@ use pillarbox_domain::time::Timestamp;
 const RECOVERY_STEP: usize = 5_000;
 
 /// Result of the recovery at a start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Messages whose body was lost with the process that held it.
     pub bodies_lost: usize,
@@ -62,74 +62,108 @@ pub(super) struct Start {
     bodies: OnceLock<BTreeSet<MessageId>>,
 }
 
-/// Messages that a start found pending.
-#[derive(Debug, Default)]
-pub(super) struct Recovered {
-    /// Messages that lost their body.
-    pub(super) bodies_lost: usize,
-    /// Messages whose body is there.
-    pub(super) kept: BTreeSet<MessageId>,
-}
-
 impl Start {
     pub(super) fn new(pending: Pending, now: Timestamp) -> Self {
         Self { pending, now, bodies: OnceLock::new() }
     }
+}
 
-    /// Repairs the state that the end of the last process left, in a file that nobody else reads
-    /// yet. `bodies` returns the messages whose bodies are there; it is called once. An attempt
-    /// that was broken off may be made again.
-    ///
-    /// Over a file that cannot be written, messages show as failed, and the feed has no entries for
-    /// it yet: they get their positions when they are written.
-    pub(super) fn set_right(
-        &self,
-        database: &Database,
-        feed: &FeedIndex,
-        laid: Laid,
-        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
-    ) -> Result<Recovered, ReadError> {
-        let feed_id = write_tables(database, |mut tables| {
-            // An earlier version may not have had all of them.
-            tables.create()?;
-            feed::identify(&mut tables)
-        })?;
-        feed.load(&database.begin_read()?, feed_id)?;
-        if self.pending == Pending::Leave {
-            return Ok(Recovered::default());
-        }
-        let bodies = self.bodies.get_or_init(|| bodies(StoreId::of_file(feed_id.0)));
-        let (mut recovered, mut after) = (Recovered::default(), Bound::Unbounded);
-        loop {
-            let step = write_tables(database, |mut tables| {
-                // A clock that is behind the file's time stamp is wrong.
-                let now = reached(&mut tables)?.map_or(self.now, |at| at.now().max(self.now));
-                let pending = pending_after(&mut tables, after)?;
-                let (mut kept, mut gone) = (Vec::new(), Vec::new());
-                for id in &pending {
-                    let stays = bodies.contains(id) && is_queued(&mut tables, *id)?;
-                    if stays { kept.push(*id) } else { gone.push(*id) }
-                }
-                settle_pending(&mut tables, feed, laid, &gone, now)?;
-                Ok((kept, gone.len(), pending.last().copied()))
-            })?;
-            let (kept, bodies_lost, last) = step;
-            recovered.kept.extend(kept);
-            recovered.bodies_lost += bodies_lost;
-            match last {
-                Some(last) => after = Bound::Excluded(*last.as_bytes()),
-                None => break,
-            }
-        }
-        // With the entries that were reported here.
-        feed.load(&database.begin_read()?, feed_id)?;
-        Ok(recovered)
+/// Opens the files for the first time in this process. If the disk takes no writes, they are open
+/// for reading afterwards, unless pending messages are left to the next process, and the error gives
+/// the reason.
+pub(super) fn start(
+    shared: &Shared,
+    bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+) -> Result<(Recovery, Option<OpenError>), OpenError> {
+    let mut bodies = Some(bodies);
+    let set_right = |database: &Database, laid| {
+        set_right(shared, database, laid, |id| {
+            bodies.take().map_or_else(BTreeSet::new, |it| it(id))
+        })
+    };
+    let may_be_read =
+        |error: &OpenError| shared.start.pending == Pending::Recover && is_of_disk(error);
+    let (recovered, refused) =
+        shared.database.start(&shared.memory.damage, may_be_read, set_right)?;
+    Ok((load(shared, recovered)?, refused))
+}
+
+/// Returns true if the disk is at fault, and the file may be readable.
+fn is_of_disk(error: &OpenError) -> bool {
+    matches!(
+        error,
+        OpenError::Io(redb::Error::Io(_) | redb::Error::PreviousIo) | OpenError::Create { .. }
+    )
+}
+
+/// Opens the files for writing after a start that could only read them, and first writes the
+/// changes that that start laid over them. If that fails, the file is open for reading afterwards,
+/// as before.
+pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
+    if let Some(file) = shared.database.data_file() {
+        // Readers wait for the next step, so it is not done for a disk that is still full.
+        file.probe().map_err(|error| OpenError::Io(error.into()))?;
     }
+    // The messages whose bodies are there are known since the first attempt.
+    let set_right =
+        |database: &Database, laid| set_right(shared, database, laid, |_| BTreeSet::new());
+    let (_, refused) = shared.database.start(&shared.memory.damage, |_| true, set_right)?;
+    refused.map_or(Ok(()), Err)
+}
+
+/// Repairs the state that the end of the last process left, in a file that nobody else reads yet.
+/// `bodies` returns the messages whose bodies are there; it is called once. An attempt that was
+/// broken off may be made again.
+///
+/// Over a file that cannot be written, messages show as failed, and the feed has no entries for it
+/// yet: they get their positions when they are written.
+fn set_right(
+    shared: &Shared,
+    database: &Database,
+    laid: Laid,
+    bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+) -> Result<Recovery, ReadError> {
+    let start = &shared.start;
+    let feed_id = write_tables(database, |mut tables| {
+        // An earlier version may not have had all of them.
+        tables.create()?;
+        feed::identify(&mut tables)
+    })?;
+    shared.feed.load(&database.begin_read()?, feed_id)?;
+    if start.pending == Pending::Leave {
+        return Ok(Recovery::default());
+    }
+    let bodies = start.bodies.get_or_init(|| bodies(StoreId::of_file(feed_id.0)));
+    let (mut recovered, mut after) = (Recovery::default(), Bound::Unbounded);
+    loop {
+        let step = write_tables(database, |mut tables| {
+            // A clock that is behind the file's time stamp is wrong.
+            let now = reached(&mut tables)?.map_or(start.now, |at| at.now().max(start.now));
+            let pending = pending_after(&mut tables, after)?;
+            let (mut kept, mut gone) = (Vec::new(), Vec::new());
+            for id in &pending {
+                let stays = bodies.contains(id) && is_queued(&mut tables, *id)?;
+                if stays { kept.push(*id) } else { gone.push(*id) }
+            }
+            settle_pending(&mut tables, &shared.feed, laid, &gone, now)?;
+            Ok((kept, gone.len(), pending.last().copied()))
+        })?;
+        let (kept, bodies_lost, last) = step;
+        recovered.kept.extend(kept);
+        recovered.bodies_lost += bodies_lost;
+        match last {
+            Some(last) => after = Bound::Excluded(*last.as_bytes()),
+            None => break,
+        }
+    }
+    // With the entries that were reported here.
+    shared.feed.load(&database.begin_read()?, feed_id)?;
+    Ok(recovered)
 }
 
 /// Reads the data that is kept in memory. A row that cannot be read stops nothing: it is noted and
 /// left out. No caller may use the store before this is done.
-pub(super) fn load(shared: &Shared, recovered: Recovered) -> Result<Recovery, OpenError> {
+fn load(shared: &Shared, recovered: Recovery) -> Result<Recovery, OpenError> {
     let damage = &shared.memory.damage;
     shared.database.read(|transaction| note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
@@ -143,20 +177,8 @@ pub(super) fn load(shared: &Shared, recovered: Recovered) -> Result<Recovery, Op
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();
     *write_lock(&shared.idempotency) = index;
-    let Recovered { bodies_lost, kept } = recovered;
-    shared.memory.restarts.note(now, kept.clone());
-    Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
-}
-
-/// Opens the files for writing after a start that could only read them, and first writes the
-/// changes that that start laid over them.
-pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
-    // The messages whose bodies are there are known since the first attempt.
-    let none = |_| BTreeSet::new();
-    let set_right = |database: &Database, laid| {
-        shared.start.set_right(database, &shared.feed, laid, none).map(drop)
-    };
-    shared.database.start_writing(&shared.memory.damage, set_right)
+    shared.memory.restarts.note(now, recovered.kept.clone());
+    Ok(Recovery { live_keys, ..recovered })
 }
 
 /// The next pending messages, in the order of their ids.
