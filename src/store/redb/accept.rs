@@ -30,7 +30,7 @@ impl RedbStore {
     ) -> Result<Option<MessageId>, StoreError> {
         let candidates: Vec<MessageId> = {
             let index = read_lock(&self.shared.idempotency);
-            index.candidates(index.hasher().hash(organisation, key.as_str())).collect()
+            index.candidates(index.hash(organisation, key.as_str())).collect()
         };
         if candidates.is_empty() {
             return Ok(None);
@@ -124,13 +124,10 @@ impl Accept {
                 earlier.push(Err(refused));
                 continue;
             }
-            let (mut is_repeat, mut found) = (false, None);
-            if let Some(claim) = &acceptance.claim {
-                let hash = acceptance.key_hash(batch, claim);
-                found = acceptance.find_earlier(batch, claim, hash)?;
-                // If two have one key, the second is a replay of the first.
-                is_repeat = self.acceptances.len() > 1 && !keys.insert(claim.key.as_key());
-            }
+            let found = acceptance.find_earlier(batch)?;
+            // If two have one key, the second is a replay of the first.
+            let is_repeat = self.acceptances.len() > 1
+                && acceptance.claim.as_ref().is_some_and(|claim| !keys.insert(claim.key.as_key()));
             if found.is_none() && !is_repeat {
                 recipients += acceptance.recipients;
             }
@@ -142,31 +139,24 @@ impl Accept {
                 return Ok(Err(exceeded));
             }
         }
-        let decide = |(acceptance, earlier): (&NewMessage, _)| match earlier {
-            Err(refused) => Ok(Err(refused)),
-            Ok((Some(earlier), _)) => Ok(Ok(Accepted::Replayed(earlier))),
-            Ok((None, true)) => acceptance.decide(batch).map(Ok),
-            Ok((None, false)) => acceptance.store(batch).map(Ok),
+        let decide = |(acceptance, earlier): (&NewMessage, _)| {
+            let found = match earlier {
+                Err(refused) => return Ok(Err(refused)),
+                Ok((None, true)) => acceptance.find_earlier(batch)?,
+                Ok((found, _)) => found,
+            };
+            match found {
+                Some(earlier) => Ok(Ok(Accepted::Replayed(earlier))),
+                None => acceptance.store(batch).map(Ok),
+            }
         };
         self.acceptances.iter().zip(earlier).map(decide).collect::<Result<_, _>>().map(Ok)
     }
 }
 
 impl NewMessage {
-    /// Decides on a message whose key an earlier one of the same request has.
-    fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
-        if let Some(claim) = &self.claim {
-            let hash = self.key_hash(batch, claim);
-            if let Some(earlier) = self.find_earlier(batch, claim, hash)? {
-                return Ok(Accepted::Replayed(earlier));
-            }
-        }
-        self.store(batch)
-    }
-
     fn store(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
-            let hash = self.key_hash(batch, claim);
             let log_row = IdempotencyRow {
                 organisation: self.organisation.0,
                 created_at: self.created_at.unix_millis(),
@@ -174,7 +164,7 @@ impl NewMessage {
             };
             let row = log_row.encode();
             batch.tables.idempotency.insert_later(self.id.as_bytes(), row.as_slice())?;
-            batch.effects.claimed.insert(hash, self.id);
+            batch.effects.claimed.insert(self.key_hash(batch, claim), self.id);
         }
         batch.tables.messages.insert_later(self.id.as_bytes(), self.row.as_slice())?;
         let listed = (self.organisation.0, *self.id.as_bytes());
@@ -187,17 +177,14 @@ impl NewMessage {
 
     fn key_hash(&self, batch: &Batch<'_>, claim: &KeyClaim) -> KeyHash {
         let index = read_lock(&batch.shared.idempotency);
-        index.hasher().hash(self.organisation, claim.key.as_key().as_str())
+        index.hash(self.organisation, claim.key.as_key().as_str())
     }
 
     /// The writer's own decision between new and replay: by the live keys and by those of the
     /// present batch.
-    fn find_earlier(
-        &self,
-        batch: &mut Batch<'_>,
-        claim: &KeyClaim,
-        hash: KeyHash,
-    ) -> Result<Option<MessageId>, ReadError> {
+    fn find_earlier(&self, batch: &mut Batch<'_>) -> Result<Option<MessageId>, ReadError> {
+        let Some(claim) = &self.claim else { return Ok(None) };
+        let hash = self.key_hash(batch, claim);
         let claimed = batch.effects.claimed.candidates(hash);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();

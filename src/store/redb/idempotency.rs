@@ -29,20 +29,11 @@ const RAND_B: u128 = (1 << 62) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyHash(u64);
 
-/// Hashes keys, and is keyed itself against chosen collisions: clients choose the keys.
-#[derive(Debug, Clone, Default)]
-pub(super) struct KeyHasher(RandomState);
-
-impl KeyHasher {
-    pub(super) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
-        KeyHash(self.0.hash_one((organisation.0, key)))
-    }
-}
-
 /// The keys of the last 24 hours.
 #[derive(Debug, Default)]
 pub(super) struct IdempotencyIndex {
-    hasher: KeyHasher,
+    /// Keyed against chosen collisions: clients choose the keys.
+    hasher: RandomState,
     shards: VecDeque<Shard>,
 }
 
@@ -106,14 +97,15 @@ impl IdempotencyIndex {
             let id = MessageId::from_bytes(id.value());
             let read = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id);
             let row = damage.left_out(read);
-            Ok(row.map(|row| (hasher.hash(OrganisationId(row.organisation), row.key.as_str()), id)))
+            Ok(row
+                .map(|row| (hash(&hasher, OrganisationId(row.organisation), row.key.as_str()), id)))
         });
         index.extend(rows.filter_map(Result::transpose))?;
         Ok(index)
     }
 
-    pub(super) fn hasher(&self) -> &KeyHasher {
-        &self.hasher
+    pub(super) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
+        hash(&self.hasher, organisation, key)
     }
 
     /// Adds a key that made a message. It is dropped by the instant of the message's id, which is
@@ -181,6 +173,10 @@ impl IdempotencyIndex {
         }
         &mut self.shards[position]
     }
+}
+
+fn hash(hasher: &RandomState, organisation: OrganisationId, key: &str) -> KeyHash {
+    KeyHash(hasher.hash_one((organisation.0, key)))
 }
 
 impl Shard {
@@ -257,8 +253,8 @@ mod tests {
         let start = Timestamp::from_unix_millis(1_800_000_000_000);
         let ids = MessageIds::new();
         let mut index = IdempotencyIndex::default();
-        let hasher = index.hasher().clone();
-        let key = |minute: u64| hasher.hash(OrganisationId(1), &minute.to_string());
+        let hasher = index.hasher.clone();
+        let key = |minute: u64| hash(&hasher, OrganisationId(1), &minute.to_string());
         let at = |minute| ids.next(start.plus(std::time::Duration::from_mins(minute)));
         let ids: Vec<_> = (0..600).map(at).collect();
         let keys = (0..).zip(&ids).map(|(minute, id)| Ok::<_, ()>((key(minute), *id)));
@@ -281,13 +277,13 @@ mod tests {
         let organisation = OrganisationId(1);
         for minute in 0..600 {
             let now = start.plus(std::time::Duration::from_mins(minute));
-            let hash = index.hasher().hash(organisation, &minute.to_string());
+            let hash = index.hash(organisation, &minute.to_string());
             index.insert(hash, ids.next(now));
         }
         assert_eq!(index.len(), 600);
-        let first = index.hasher().hash(organisation, "0");
+        let first = index.hash(organisation, "0");
         assert_eq!(index.candidates(first).count(), 1);
-        assert_eq!(index.candidates(index.hasher().hash(OrganisationId(2), "0")).count(), 0);
+        assert_eq!(index.candidates(index.hash(OrganisationId(2), "0")).count(), 0);
 
         let end = start.plus(IDEMPOTENCY_WINDOW);
         index.expire(&end.into());
