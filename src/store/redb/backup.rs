@@ -10,7 +10,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use tempfile::NamedTempFile;
 
 use crate::StoreError;
-use crate::redb::changes::{Changes, RowChange};
+use crate::redb::changes::{Changes, RowChange, push_row, split_row};
 use crate::redb::checkpoint::kept_checkpoint;
 use crate::redb::data_directory::create_directory;
 use crate::redb::data_file::FileLoss;
@@ -122,7 +122,7 @@ impl Snapshot {
                 if table.name() == "meta" && key == JOURNAL_EPOCH.as_bytes() {
                     return ControlFlow::Continue(());
                 }
-                chunk.push(key, value);
+                push_row(&mut chunk.0, key, Some(value));
                 if !chunk.is_full() {
                     return ControlFlow::Continue(());
                 }
@@ -146,8 +146,8 @@ impl Snapshot {
     }
 }
 
-/// Rows of one table, as bytes that can travel: the table's number, then for each row the lengths
-/// of key and value (four bytes each, the lowest first), the key and the value.
+/// Rows of one table, as bytes that can travel: the table's number, then each row as
+/// [`push_row`] appends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk(Vec<u8>);
 
@@ -164,15 +164,6 @@ impl Chunk {
 
     fn of(table: u8) -> Self {
         Self(vec![table])
-    }
-
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        for part in [key, value] {
-            let length = u32::try_from(part.len()).expect("redb's rows are shorter than 4 GiB");
-            self.0.extend_from_slice(&length.to_le_bytes());
-        }
-        self.0.extend_from_slice(key);
-        self.0.extend_from_slice(value);
     }
 
     fn is_full(&self) -> bool {
@@ -214,11 +205,7 @@ impl<'a> Iterator for Rows<'a> {
     type Item = RowChange<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (key_length, rest) = self.rest.split_first_chunk()?;
-        let (value_length, rest) = rest.split_first_chunk()?;
-        let length = |bytes| usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX);
-        let (key, rest) = rest.split_at_checked(length(*key_length))?;
-        let (value, rest) = rest.split_at_checked(length(*value_length))?;
+        let (key, Some(value), rest) = split_row(self.rest)? else { return None };
         self.rest = rest;
         Some(RowChange { table: self.table, key, value: Some(value) })
     }
@@ -374,8 +361,8 @@ mod tests {
     #[test]
     fn a_chunk_reads_back_and_a_broken_one_is_told() {
         let mut chunk = Chunk::of(1);
-        chunk.push(b"key", b"value");
-        chunk.push(b"", b"");
+        push_row(&mut chunk.0, b"key", Some(b"value"));
+        push_row(&mut chunk.0, b"", Some(b""));
         let bytes = chunk.as_bytes().to_vec();
         let read = Chunk::from_bytes(bytes.clone()).unwrap();
         let rows: Vec<_> = read.rows().map(|row| (row.key, row.value.unwrap())).collect();

@@ -17,8 +17,6 @@ use rustc_hash::FxHashMap;
 
 /// Length that stands for a row that was removed; no value has this length.
 const REMOVED: u32 = u32::MAX;
-/// Bytes of a change before its key: the table's number and the lengths of key and value.
-const HEAD_BYTES: usize = 1 + 4 + 4;
 
 /// Changes of one batch, and those of earlier ones that their tables do not have yet.
 #[derive(Debug, Default)]
@@ -97,15 +95,9 @@ impl Changes {
     }
 
     fn note(&self, table: u8, key: &[u8], value: Option<&[u8]>) {
-        let length = |bytes: &[u8]| {
-            u32::try_from(bytes.len()).expect("redb's rows are shorter than 4 GiB").to_le_bytes()
-        };
         let mut bytes = self.bytes.borrow_mut();
         bytes.push(table);
-        bytes.extend_from_slice(&length(key));
-        bytes.extend_from_slice(&value.map_or(REMOVED.to_le_bytes(), length));
-        bytes.extend_from_slice(key);
-        bytes.extend_from_slice(value.unwrap_or_default());
+        push_row(&mut bytes, key, value);
     }
 }
 
@@ -171,16 +163,36 @@ pub(super) fn row_changes(bytes: &[u8]) -> impl Iterator<Item = Option<RowChange
 }
 
 fn split_change(bytes: &[u8]) -> Option<(RowChange<'_>, &[u8])> {
-    let ([table, k0, k1, k2, k3, v0, v1, v2, v3], behind) =
-        bytes.split_first_chunk::<HEAD_BYTES>()?;
-    let key_length = u32::from_le_bytes([*k0, *k1, *k2, *k3]);
-    let value_length = u32::from_le_bytes([*v0, *v1, *v2, *v3]);
-    let (key, behind) = behind.split_at_checked(usize::try_from(key_length).ok()?)?;
+    let (table, rest) = bytes.split_first()?;
+    let (key, value, behind) = split_row(rest)?;
+    Some((RowChange { table: *table, key, value }, behind))
+}
+
+/// Appends the lengths of a key and its value (four bytes each, the lowest first), the key and the
+/// value. A row that was removed has no value.
+pub(super) fn push_row(bytes: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+    let length = |bytes: &[u8]| {
+        u32::try_from(bytes.len()).expect("redb's rows are shorter than 4 GiB").to_le_bytes()
+    };
+    bytes.extend_from_slice(&length(key));
+    bytes.extend_from_slice(&value.map_or(REMOVED.to_le_bytes(), length));
+    bytes.extend_from_slice(key);
+    bytes.extend_from_slice(value.unwrap_or_default());
+}
+
+/// Reads the key and the value that bytes begin with, and returns them with the bytes behind them;
+/// `None` if they are cut short.
+pub(super) fn split_row(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>, &[u8])> {
+    let (key_length, rest) = bytes.split_first_chunk()?;
+    let (value_length, rest) = rest.split_first_chunk()?;
+    let (key, rest) =
+        rest.split_at_checked(usize::try_from(u32::from_le_bytes(*key_length)).ok()?)?;
+    let value_length = u32::from_le_bytes(*value_length);
     if value_length == REMOVED {
-        return Some((RowChange { table: *table, key, value: None }, behind));
+        return Some((key, None, rest));
     }
-    let (value, behind) = behind.split_at_checked(usize::try_from(value_length).ok()?)?;
-    Some((RowChange { table: *table, key, value: Some(value) }, behind))
+    let (value, rest) = rest.split_at_checked(usize::try_from(value_length).ok()?)?;
+    Some((key, Some(value), rest))
 }
 
 /// Table of a transaction, which notes the rows that are put and removed. It is read like redb's
