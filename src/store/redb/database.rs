@@ -22,7 +22,7 @@ use crate::redb::data_file::DataFile;
 use crate::redb::error::{OpenError, ReadError};
 use crate::redb::journal::{self, Checkpoint, Epoch, Journal, JournalError};
 use crate::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
-use crate::redb::recent_rows::{Readable, RecentRows};
+use crate::redb::recent_rows::RecentRows;
 use crate::redb::tables::{
     IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
     set_durable, write,
@@ -286,12 +286,9 @@ impl SharedDatabase {
         *written = Written::Durably(done);
         self.note_bytes(journal);
         drop(guard);
-        let readable = self.recent_rows.add(&changes);
+        let are_readable = self.recent_rows.add(&changes);
         *locked(&self.unpublished) = Some(Unpublished { transaction, later });
-        match readable {
-            Readable::Now => Ok(()),
-            Readable::OncePublished => self.publish_in(database),
-        }
+        if are_readable { Ok(()) } else { self.publish_in(database) }
     }
 
     /// Shows all batches to snapshots from now on. Only the writer's thread calls it.

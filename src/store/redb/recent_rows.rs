@@ -29,17 +29,11 @@ struct Rows {
     least: BTreeMap<u8, IdKey>,
 }
 
-/// Says whether all changes of a batch can be read before they are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Readable {
-    Now,
-    OncePublished,
-}
-
 impl RecentRows {
-    /// Adds the changes of a durable batch.
-    pub(super) fn add(&self, changes: &Bytes) -> Readable {
-        let mut readable = Readable::Now;
+    /// Adds the changes of a durable batch. Returns true if all of them can be read before they are
+    /// published.
+    pub(super) fn add(&self, changes: &Bytes) -> bool {
+        let mut are_readable = true;
         let mut rows = write_lock(&self.rows);
         // A batch that was written a moment ago is whole.
         for change in row_changes(changes).flatten() {
@@ -50,12 +44,12 @@ impl RecentRows {
                 }
                 (Visibility::OnDemand, _) => {}
                 (Visibility::ByKey, None) | (Visibility::AtOnce, _) => {
-                    readable = Readable::OncePublished;
+                    are_readable = false;
                 }
             }
         }
         self.is_unpublished.store(true, Ordering::Release);
-        readable
+        are_readable
     }
 
     pub(super) fn is_unpublished(&self) -> bool {
