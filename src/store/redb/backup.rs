@@ -79,7 +79,7 @@ impl Snapshot {
         let transaction = shared.database.begin_read()?;
         let mut rows = 0;
         for (table, _) in TABLES {
-            rows += table.count(&transaction, &KeyRange::all())?;
+            rows += table.open(&transaction)?.count(&KeyRange::all())?;
         }
         // The copy has everything, and no journal.
         rows -= u64::from(kept_checkpoint(&transaction)?.is_some());
@@ -118,7 +118,7 @@ impl Snapshot {
                 refusing = self.shared.refusing.load(Ordering::Acquire);
                 if refusing { ControlFlow::Break(()) } else { take(chunk) }
             };
-            let read = table.each(&self.transaction, &mut |key, value| {
+            let mut add = |key: &[u8], value: &[u8]| {
                 if table.name() == "meta" && key == JOURNAL_EPOCH.as_bytes() {
                     return ControlFlow::Continue(());
                 }
@@ -127,7 +127,8 @@ impl Snapshot {
                     return ControlFlow::Continue(());
                 }
                 hand_over(std::mem::replace(&mut chunk, Chunk::of(number)))
-            });
+            };
+            let read = table.open(&self.transaction).and_then(|rows| rows.each(&mut add));
             let mut flow = read.map_err(|error| {
                 tracing::error!(table = table.name(), %error, "a read of the data file failed");
                 StoreError::Unavailable

@@ -12,7 +12,8 @@ use crate::suppression_filter::Suppressed;
 use crate::suppressions;
 
 pub(super) fn load(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
-    read_index(|table| Ok(published(table).range(transaction, &KeyRange::all(), usize::MAX)?))
+    let rows = |table| published(table).open(transaction)?.range(&KeyRange::all(), usize::MAX);
+    read_index(|table| Ok(rows(table)?))
 }
 
 pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {

@@ -89,7 +89,7 @@ impl Export<'_> {
     fn rows(&mut self, table: Table) -> Result<(), ReadError> {
         let mut range = KeyRange::all();
         loop {
-            let rows = published(table).range(self.transaction, &range, CHUNK_ROWS)?;
+            let rows = published(table).open(self.transaction)?.range(&range, CHUNK_ROWS)?;
             let Some((last, _)) = rows.last() else { return Ok(()) };
             range = range.after(last.clone());
             let count = rows.len();

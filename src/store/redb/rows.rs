@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use redb::{ReadTransaction, ReadableTable};
+use redb::ReadableTable;
 
 use crate::directory::{KeyUses, OrganisationIndex};
 use crate::listing::blocking;
@@ -11,7 +11,7 @@ use crate::organisation_counts::Increment;
 use crate::record::ReportedChange;
 use crate::redb::batch::Batch;
 use crate::redb::error::ReadError;
-use crate::redb::tables::{AnyTable, CLOCK, META, TIME_KEY, Tables, published};
+use crate::redb::tables::{CLOCK, META, SnapshotRows, TIME_KEY, Tables, published};
 use crate::redb::{RedbStore, sent, timed_rows};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::{Change, InMemory, ROW_WEIGHT, StoreError};
@@ -40,10 +40,9 @@ impl RedbStore {
 
     pub(crate) async fn row(&self, table: Table, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         self.shows(table).await;
-        let read = |rows: &dyn AnyTable, transaction: &_| {
-            rows.get(transaction, std::slice::from_ref(&key), usize::MAX)
-        };
-        Ok(self.read_table(table, read)?.pop().map(|(_, row)| row))
+        let key = std::slice::from_ref(&key);
+        let row = self.read_table(table, |rows| rows.get(key, usize::MAX))?.pop();
+        Ok(row.map(|(_, row)| row))
     }
 
     pub(crate) async fn rows_of(
@@ -53,9 +52,8 @@ impl RedbStore {
         max_bytes: usize,
     ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
         // Rows that are shown refer to them, so they are published with those.
-        let read =
-            move |rows: &dyn AnyTable, transaction: &_| rows.get(transaction, &keys, max_bytes);
-        Ok(self.read_aside(table, read).await?.into_iter().collect())
+        let rows = self.read_aside(table, move |rows| rows.get(&keys, max_bytes)).await?;
+        Ok(rows.into_iter().collect())
     }
 
     pub(crate) async fn rows(
@@ -64,7 +62,7 @@ impl RedbStore {
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<KeyedRow>, StoreError> {
-        self.read_run(table, move |rows, transaction| rows.range(transaction, &range, limit)).await
+        self.read_run(table, move |rows| rows.range(&range, limit)).await
     }
 
     pub(crate) async fn count_rows(
@@ -72,7 +70,7 @@ impl RedbStore {
         table: Table,
         range: KeyRange,
     ) -> Result<u64, StoreError> {
-        self.read_run(table, move |rows, transaction| rows.count(transaction, &range)).await
+        self.read_run(table, move |rows| rows.count(&range)).await
     }
 
     pub(crate) fn counters(&self) -> Result<BTreeMap<Counter, u64>, StoreError> {
@@ -117,16 +115,18 @@ impl RedbStore {
     fn read_table<T>(
         &self,
         table: Table,
-        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error>,
+        read: impl FnOnce(&dyn SnapshotRows) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        self.read(table.as_str(), "rows", |transaction| Ok(read(published(table), transaction)?))
+        self.read(table.as_str(), "rows", |transaction| {
+            Ok(read(&*published(table).open(transaction)?)?)
+        })
     }
 
     /// Reads a run of rows.
     async fn read_run<T: Send + 'static>(
         &self,
         table: Table,
-        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error> + Send + 'static,
+        read: impl FnOnce(&dyn SnapshotRows) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.shows(table).await;
         if takes_long(table) {
@@ -140,7 +140,7 @@ impl RedbStore {
     async fn read_aside<T: Send + 'static>(
         &self,
         table: Table,
-        read: impl FnOnce(&dyn AnyTable, &ReadTransaction) -> Result<T, redb::Error> + Send + 'static,
+        read: impl FnOnce(&dyn SnapshotRows) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
         blocking(move || store.read_table(table, read)).await

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
 use redb::{
-    Database, Durability, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageError,
-    TableDefinition, TableHandle, Value, WriteTransaction,
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata,
+    StorageError, TableDefinition, TableHandle, Value, WriteTransaction,
 };
 
 use crate::redb::changes::{
@@ -400,12 +400,7 @@ pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 pub(super) trait AnyTable: Sync {
     fn name(&self) -> &str;
 
-    /// Shows every row, in order, until `visit` stops it.
-    fn each(
-        &self,
-        transaction: &ReadTransaction,
-        visit: Visit<'_>,
-    ) -> Result<ControlFlow<()>, redb::Error>;
+    fn open(&self, transaction: &ReadTransaction) -> Result<Box<dyn SnapshotRows>, redb::Error>;
 
     /// Makes changes of rows, as they are in the file.
     fn make(
@@ -413,23 +408,6 @@ pub(super) trait AnyTable: Sync {
         transaction: &WriteTransaction,
         changes: &[RowChange<'_>],
     ) -> Result<(), redb::Error>;
-
-    /// Returns the rows with these keys, in their order, until they have `max_bytes`.
-    fn get(
-        &self,
-        transaction: &ReadTransaction,
-        keys: &[Key],
-        max_bytes: usize,
-    ) -> Result<Vec<KeyedRow>, redb::Error>;
-
-    fn range(
-        &self,
-        transaction: &ReadTransaction,
-        range: &KeyRange,
-        limit: usize,
-    ) -> Result<Vec<KeyedRow>, redb::Error>;
-
-    fn count(&self, transaction: &ReadTransaction, range: &KeyRange) -> Result<u64, redb::Error>;
 }
 
 impl<K: KeyForm, V: RowForm> AnyTable for TableDefinition<'static, K, V> {
@@ -437,19 +415,8 @@ impl<K: KeyForm, V: RowForm> AnyTable for TableDefinition<'static, K, V> {
         TableHandle::name(self)
     }
 
-    fn each(
-        &self,
-        transaction: &ReadTransaction,
-        visit: Visit<'_>,
-    ) -> Result<ControlFlow<()>, redb::Error> {
-        for row in transaction.open_table(*self)?.iter()? {
-            let (key, value) = row?;
-            let (key, value) = (key.value(), value.value());
-            if visit(K::as_bytes(&key).as_ref(), V::as_bytes(&value).as_ref()).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+    fn open(&self, transaction: &ReadTransaction) -> Result<Box<dyn SnapshotRows>, redb::Error> {
+        Ok(Box::new(transaction.open_table(*self)?))
     }
 
     fn make(
@@ -459,43 +426,56 @@ impl<K: KeyForm, V: RowForm> AnyTable for TableDefinition<'static, K, V> {
     ) -> Result<(), redb::Error> {
         Ok(make(&mut transaction.open_table(*self)?, changes)?)
     }
+}
 
-    fn get(
-        &self,
-        transaction: &ReadTransaction,
-        keys: &[Key],
-        max_bytes: usize,
-    ) -> Result<Vec<KeyedRow>, redb::Error> {
-        let table = transaction.open_table(*self)?;
+/// Table of a snapshot.
+pub(super) trait SnapshotRows {
+    /// Shows every row, in order, until `visit` stops it.
+    fn each(&self, visit: Visit<'_>) -> Result<ControlFlow<()>, redb::Error>;
+
+    /// Returns the rows with these keys, in their order, until they have `max_bytes`.
+    fn get(&self, keys: &[Key], max_bytes: usize) -> Result<Vec<KeyedRow>, redb::Error>;
+
+    fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<KeyedRow>, redb::Error>;
+
+    fn count(&self, range: &KeyRange) -> Result<u64, redb::Error>;
+}
+
+impl<K: KeyForm, V: RowForm> SnapshotRows for ReadOnlyTable<K, V> {
+    fn each(&self, visit: Visit<'_>) -> Result<ControlFlow<()>, redb::Error> {
+        for row in self.iter()? {
+            let (key, value) = row?;
+            let (key, value) = (key.value(), value.value());
+            if visit(K::as_bytes(&key).as_ref(), V::as_bytes(&value).as_ref()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn get(&self, keys: &[Key], max_bytes: usize) -> Result<Vec<KeyedRow>, redb::Error> {
         let mut found = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         for key in keys {
             if bytes >= max_bytes {
                 break;
             }
-            let row = get::<K, V>(&table, key)?;
+            let row = get(self, key)?;
             bytes += row.as_ref().map_or(0, Vec::len);
             found.extend(row.map(|row| (key.clone(), row)));
         }
         Ok(found)
     }
 
-    fn range(
-        &self,
-        transaction: &ReadTransaction,
-        range: &KeyRange,
-        limit: usize,
-    ) -> Result<Vec<KeyedRow>, redb::Error> {
-        read_range::<K, V>(&transaction.open_table(*self)?, range, limit)
+    fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<KeyedRow>, redb::Error> {
+        read_range(self, range, limit)
     }
 
-    fn count(&self, transaction: &ReadTransaction, range: &KeyRange) -> Result<u64, redb::Error> {
-        let table = transaction.open_table(*self)?;
+    fn count(&self, range: &KeyRange) -> Result<u64, redb::Error> {
         if *range == KeyRange::all() {
-            return Ok(table.len()?);
+            return Ok(self.len()?);
         }
-        let rows = table.range::<K::SelfType<'_>>(bounds::<K>(range))?;
-        Ok(rows.count() as u64)
+        Ok(ReadableTable::range::<K::SelfType<'_>>(self, bounds::<K>(range))?.count() as u64)
     }
 }
 
