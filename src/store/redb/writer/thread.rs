@@ -3,6 +3,7 @@
 //!
 //! A panic fails the batch in which it happens, but does not end the thread.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -54,7 +55,7 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Shortest wait, as a multiple of the duration of the attempt before it.
 const ATTEMPT_REST: u32 = 4;
 /// Interval at which the log repeats one and the same failure.
-const TELL_INTERVAL: Duration = Duration::from_mins(1);
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 pub(super) struct Thread {
     shared: Arc<Shared>,
@@ -81,26 +82,22 @@ impl Thread {
 
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
+        let mut done = Ok(());
         if !self.shared.database.is_started() {
             self.shared.memory.metrics.commit_failed();
-            let nothing = FailedBatch::without_operations(Instant::now());
-            if reopen(&self.shared, &mut self.operations, nothing) == Ended::Yes {
-                return self.shared.database.close();
-            }
+            done = Err(Box::new(Attempt::of(Vec::new())));
         }
         loop {
-            let done = match self.next_step() {
+            if let Err(failed) = done
+                && self.reopen(*failed).is_break()
+            {
+                break;
+            }
+            done = match self.next_step() {
                 Step::Commit(batch) => self.commit(batch),
                 Step::Checkpoint => self.checkpoint(),
                 Step::End => break,
             };
-            if let Err(failed) = done {
-                if reopen(&self.shared, &mut self.operations, *failed) == Ended::Yes {
-                    break;
-                }
-                // The records of the journal are in redb's file.
-                (self.since_checkpoint, self.checkpoint_at) = (0, None);
-            }
         }
         self.shared.database.close();
     }
@@ -156,7 +153,7 @@ impl Thread {
         batch
     }
 
-    fn checkpoint(&mut self) -> Result<(), Box<FailedBatch>> {
+    fn checkpoint(&mut self) -> Result<(), Box<Attempt>> {
         let started = Instant::now();
         self.or_refuse("a checkpoint", || self.shared.database.checkpoint())?;
         let took = started.elapsed();
@@ -172,8 +169,8 @@ impl Thread {
         &self,
         what: &str,
         work: impl FnOnce() -> Result<(), ReadError>,
-    ) -> Result<(), Box<FailedBatch>> {
-        let started = Instant::now();
+    ) -> Result<(), Box<Attempt>> {
+        let nothing = Attempt::of(Vec::new());
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => {
@@ -182,7 +179,7 @@ impl Thread {
             Err(_) => tracing::error!("{what} panicked; writes are refused for now"),
         }
         self.begin_refusing();
-        Err(Box::new(FailedBatch::without_operations(started)))
+        Err(Box::new(nothing))
     }
 
     fn begin_refusing(&self) {
@@ -191,25 +188,21 @@ impl Thread {
         self.shared.memory.health_changed.notify_waiters();
     }
 
-    fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<FailedBatch>> {
+    fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<Attempt>> {
         if let Some(loss) = self.shared.look() {
             operations = refuse(operations, loss);
         }
         if operations.is_empty() {
             return Ok(());
         }
-        let started = Instant::now();
-        let (mut written, mut panicked) = (Written::Not, None);
-        let ran = catch_unwind(AssertUnwindSafe(|| {
-            self.run(&mut operations, &mut written, &mut panicked)
-        }));
-        match ran {
+        let (mut batch, mut panicked) = (Attempt::of(operations), None);
+        match catch_unwind(AssertUnwindSafe(|| self.run(&mut batch, &mut panicked))) {
             Ok(Ok(())) => {
-                self.since_checkpoint += write_count(&operations);
+                self.since_checkpoint += write_count(&batch.operations);
                 if self.shared.database.journal_bytes() > 0 {
-                    self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
+                    self.checkpoint_at.get_or_insert_with(|| batch.started + CHECKPOINT_INTERVAL);
                 }
-                accept(&self.shared, operations, written, started);
+                self.finish(batch, Ok(()));
                 let make = || self.shared.database.make_later_changes();
                 return self.or_refuse("a change after the answer", make);
             }
@@ -222,17 +215,13 @@ impl Thread {
         self.begin_refusing();
         if let Some(guilty) = panicked {
             // It would panic again, so it must not be tried again.
-            answer([operations.remove(guilty)], Err(StoreError::Damaged));
+            answer([batch.operations.remove(guilty)], Err(StoreError::Damaged));
         }
-        Err(Box::new(FailedBatch { operations, written, started }))
+        Err(Box::new(batch))
     }
 
-    fn run(
-        &self,
-        operations: &mut [Box<dyn Operation>],
-        written: &mut Written<Effects>,
-        panicked: &mut Option<usize>,
-    ) -> Result<(), ReadError> {
+    fn run(&self, batch: &mut Attempt, panicked: &mut Option<usize>) -> Result<(), ReadError> {
+        let Attempt { operations, written, .. } = batch;
         let database = &self.shared.database;
         let barriers = operations.len() - write_count(operations);
         if barriers == operations.len() {
@@ -266,37 +255,108 @@ impl Thread {
         })?;
         if barriers > 0 { database.publish() } else { Ok(()) }
     }
+
+    /// Answers a batch with this outcome. If it is durable, first shows its changes to all readers,
+    /// and the outcome is `Ok`.
+    fn finish(&self, batch: Attempt, mut outcome: Result<(), StoreError>) {
+        let Attempt { operations, written, started } = batch;
+        if let Written::Durably(effects) = written {
+            let memory = &self.shared.memory;
+            memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
+            if !effects.claimed.0.is_empty() {
+                let mut index = write_lock(&self.shared.idempotency);
+                for (hash, id) in effects.claimed.0 {
+                    index.insert(hash, id);
+                }
+            }
+            memory.usage.replace(effects.usage);
+            self.shared.feed.grow(effects.fed);
+            if effects.is_suppressed {
+                memory.suppressed.grew();
+            }
+            if let Some(organisations) = effects.organisations {
+                self.shared.set_organisations(organisations);
+            }
+            outcome = Ok(());
+        }
+        answer(operations, outcome);
+    }
+
+    /// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed,
+    /// as soon as it is known if it is on disk. Breaks if the last writer's handle is gone.
+    fn reopen(&mut self, failed: Attempt) -> ControlFlow<()> {
+        let database = &self.shared.database;
+        let (mut pause, mut failed) = (REOPEN_PAUSE_MIN, Some(failed));
+        // The last failure in the log, with its time.
+        let mut logged: Option<(String, Instant)> = None;
+        let is_open = loop {
+            if self.shared.look() == Some(FileLoss::WrittenOver) {
+                // Data in memory can still be read. The file takes no writes any more.
+                if let Some(failed) = failed {
+                    self.finish(failed, Err(StoreError::FileLost));
+                }
+                break false;
+            }
+            let attempt = Instant::now();
+            // A panic is one more failed attempt: redb panics on pages that it cannot interpret.
+            let opened = catch_unwind(AssertUnwindSafe(|| {
+                if database.is_started() {
+                    database.reopen()?;
+                } else {
+                    startup_recovery::start_writing(&self.shared)?;
+                }
+                Ok::<_, OpenError>(self.shared.reload_organisations()?)
+            }));
+            let is_open = matches!(opened, Ok(Ok(())));
+            // Not before the file is open for reading: a caller may read as soon as it is answered.
+            let is_known = |failed: &mut Attempt| match failed.written {
+                Written::Durably(_) => is_open || database.is_readable(),
+                Written::Perhaps => is_open || !database.is_doubt_on_disk(),
+                Written::Not => true,
+            };
+            if let Some(failed) = failed.take_if(is_known) {
+                self.finish(failed, Err(StoreError::Unavailable));
+            }
+            match opened {
+                Ok(Ok(())) => break true,
+                Ok(Err(error)) => {
+                    let failure = error.to_string();
+                    if logged
+                        .as_ref()
+                        .is_none_or(|(last, at)| *last != failure || at.elapsed() >= LOG_INTERVAL)
+                    {
+                        tracing::warn!(%error, "the store does not take writes yet");
+                        logged = Some((failure, Instant::now()));
+                    }
+                }
+                Err(_) => tracing::error!("the attempt to open the store again panicked"),
+            }
+            // Readers wait for an attempt, so a long one is not repeated at once.
+            let rest = pause.max(attempt.elapsed() * ATTEMPT_REST);
+            if refuse_until(&mut self.operations, Instant::now() + rest).is_break() {
+                answer(
+                    failed.map_or_else(Vec::new, |failed| failed.operations),
+                    Err(StoreError::Unavailable),
+                );
+                return ControlFlow::Break(());
+            }
+            pause = (pause * 2).min(REOPEN_PAUSE_MAX);
+        };
+        // The records of the journal are in redb's file.
+        (self.since_checkpoint, self.checkpoint_at) = (0, None);
+        // The batch may have suppressed an address, and be durable in spite of the error.
+        self.shared.memory.suppressed.grew();
+        self.shared.refusing.store(false, Ordering::Release);
+        self.shared.memory.health_changed.notify_waiters();
+        if is_open {
+            tracing::info!("the store takes writes again");
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 fn write_count(operations: &[Box<dyn Operation>]) -> usize {
     operations.iter().filter(|operation| operation.kind() != Kind::Barrier).count()
-}
-
-/// Shows the changes of a durable batch to all readers, and answers.
-fn accept(
-    shared: &Shared,
-    operations: Vec<Box<dyn Operation>>,
-    written: Written<Effects>,
-    started: Instant,
-) {
-    if let Written::Durably(effects) = written {
-        shared.memory.metrics.committed(operations.len(), started.elapsed(), effects.increments);
-        if !effects.claimed.0.is_empty() {
-            let mut index = write_lock(&shared.idempotency);
-            for (hash, id) in effects.claimed.0 {
-                index.insert(hash, id);
-            }
-        }
-        shared.memory.usage.replace(effects.usage);
-        shared.feed.grow(effects.fed);
-        if effects.is_suppressed {
-            shared.memory.suppressed.grew();
-        }
-        if let Some(organisations) = effects.organisations {
-            shared.set_organisations(organisations);
-        }
-    }
-    answer(operations, Ok(()));
 }
 
 struct Unpark(thread::Thread);
@@ -320,121 +380,32 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
     rest
 }
 
-struct FailedBatch {
+/// A batch, and the result of the attempt to write it.
+struct Attempt {
     operations: Vec<Box<dyn Operation>>,
     written: Written<Effects>,
     started: Instant,
 }
 
-impl FailedBatch {
-    fn without_operations(started: Instant) -> Self {
-        Self { operations: Vec::new(), written: Written::Not, started }
-    }
-}
-
-/// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
-/// soon as it is known if it is on disk.
-fn reopen(
-    shared: &Shared,
-    operations: &mut mpsc::Receiver<Box<dyn Operation>>,
-    failed: FailedBatch,
-) -> Ended {
-    let (mut pause, mut told) = (REOPEN_PAUSE_MIN, LastReport::default());
-    let FailedBatch { operations: mut waiting, mut written, started } = failed;
-    loop {
-        if shared.look() == Some(FileLoss::WrittenOver) {
-            // Data in memory can still be read. The file takes no writes any more.
-            match written {
-                Written::Durably(_) => accept(shared, waiting, written, started),
-                Written::Not | Written::Perhaps => answer(waiting, Err(StoreError::FileLost)),
-            }
-            shared.memory.suppressed.grew();
-            shared.refusing.store(false, Ordering::Release);
-            shared.memory.health_changed.notify_waiters();
-            return Ended::No;
-        }
-        let attempt = Instant::now();
-        // A panic is one more failed attempt: redb panics on pages that it cannot interpret.
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            if shared.database.is_started() {
-                shared.database.reopen()?;
-            } else {
-                startup_recovery::start_writing(shared)?;
-            }
-            Ok::<_, OpenError>(shared.reload_organisations()?)
-        }));
-        let is_open = matches!(opened, Ok(Ok(())));
-        // Not before the file is open for reading: a caller may read as soon as it is answered.
-        match &written {
-            Written::Durably(_) if is_open || shared.database.is_readable() => {
-                let written = std::mem::replace(&mut written, Written::Not);
-                accept(shared, std::mem::take(&mut waiting), written, started);
-            }
-            Written::Perhaps if !is_open && shared.database.is_doubt_on_disk() => {}
-            Written::Perhaps | Written::Not => {
-                answer(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
-            }
-            Written::Durably(_) => {}
-        }
-        match opened {
-            Ok(Ok(())) => break,
-            Ok(Err(error)) if told.is_news(error.to_string()) => {
-                tracing::warn!(%error, "the store does not take writes yet");
-            }
-            Ok(Err(_)) => {}
-            Err(_) => tracing::error!("the attempt to open the store again panicked"),
-        }
-        // Readers wait for an attempt, so a long one is not repeated at once.
-        let rest = pause.max(attempt.elapsed() * ATTEMPT_REST);
-        if refuse_until(operations, Instant::now() + rest) == Ended::Yes {
-            answer(waiting, Err(StoreError::Unavailable));
-            return Ended::Yes;
-        }
-        pause = (pause * 2).min(REOPEN_PAUSE_MAX);
-    }
-    answer(waiting, Err(StoreError::Unavailable));
-    // The batch may have suppressed an address, and be durable in spite of the error.
-    shared.memory.suppressed.grew();
-    shared.refusing.store(false, Ordering::Release);
-    shared.memory.health_changed.notify_waiters();
-    tracing::info!("the store takes writes again");
-    Ended::No
-}
-
-/// The last failure in the log, with its time.
-#[derive(Default)]
-struct LastReport(Option<(String, Instant)>);
-
-impl LastReport {
-    /// Returns true if this failure is to be logged now.
-    fn is_news(&mut self, failure: String) -> bool {
-        let is_known = self
-            .0
-            .as_ref()
-            .is_some_and(|(last, at)| *last == failure && at.elapsed() < TELL_INTERVAL);
-        if !is_known {
-            self.0 = Some((failure, Instant::now()));
-        }
-        !is_known
+impl Attempt {
+    fn of(operations: Vec<Box<dyn Operation>>) -> Self {
+        Self { operations, written: Written::Not, started: Instant::now() }
     }
 }
 
 /// Refuses all operations until `end`: none of them was in a transaction.
-fn refuse_until(operations: &mut mpsc::Receiver<Box<dyn Operation>>, end: Instant) -> Ended {
+fn refuse_until(
+    operations: &mut mpsc::Receiver<Box<dyn Operation>>,
+    end: Instant,
+) -> ControlFlow<()> {
     while Instant::now() < end {
         match operations.try_recv() {
             Ok(operation) => answer([operation], Err(StoreError::Unavailable)),
             Err(mpsc::error::TryRecvError::Empty) => {
                 thread::sleep(Duration::from_millis(5));
             }
-            Err(mpsc::error::TryRecvError::Disconnected) => return Ended::Yes,
+            Err(mpsc::error::TryRecvError::Disconnected) => return ControlFlow::Break(()),
         }
     }
-    Ended::No
-}
-
-#[derive(PartialEq, Eq)]
-enum Ended {
-    Yes,
-    No,
+    ControlFlow::Continue(())
 }
