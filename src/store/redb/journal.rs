@@ -70,6 +70,7 @@ pub(super) struct JournalFile {
     pub(super) id: Option<FileId>,
 }
 
+#[derive(Debug)]
 pub(super) struct Journal {
     storage: Box<dyn StorageBackend>,
     id: Option<FileId>,
@@ -84,12 +85,6 @@ pub(super) struct Journal {
     /// The next record was begun, and it is not known if it is on disk.
     is_next_in_doubt: bool,
     buffer: AlignedBuffer,
-}
-
-impl std::fmt::Debug for Journal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("last", &self.last).finish_non_exhaustive()
-    }
 }
 
 impl Journal {
@@ -183,7 +178,7 @@ impl Journal {
     /// Writes into the file that it belongs only to this epoch: the data file knows of the epoch.
     pub(super) fn own(&mut self) -> io::Result<()> {
         self.head.keep(self.checkpoint());
-        self.head.own(self.epoch);
+        self.head.owners = [self.epoch; 2];
         self.write_head()
     }
 
@@ -192,17 +187,10 @@ impl Journal {
     pub(super) fn move_to(&mut self, file: JournalFile) -> io::Result<Checkpoint> {
         // A number that the previous file did not have, so that the two are not confused.
         let checkpoint = Checkpoint { epoch: self.epoch, record: self.last + 1 };
-        let length = file.storage.len()?;
-        let before = (
-            std::mem::replace(&mut self.storage, file.storage),
-            std::mem::replace(&mut self.length, length),
-            std::mem::replace(&mut self.head, Head::new(checkpoint)),
-        );
-        if let Err(error) = self.write_head() {
-            (self.storage, self.length, self.head) = before;
-            return Err(error);
-        }
-        (self.id, self.last) = (file.id, checkpoint.record);
+        let mut moved = Self::over(file, self.epoch, Head::new(checkpoint))?;
+        moved.last = checkpoint.record;
+        moved.write_head()?;
+        *self = moved;
         Ok(checkpoint)
     }
 
@@ -212,8 +200,7 @@ impl Journal {
 
     /// Writes into the file that no data file needs it any more.
     pub(super) fn disown(&mut self) -> io::Result<()> {
-        self.buffer.zeroed(BLOCK_BYTES);
-        self.storage.write(0, self.buffer.last())?;
+        self.storage.write(0, self.buffer.zeroed(BLOCK_BYTES))?;
         self.storage.sync_data()
     }
 
@@ -339,29 +326,25 @@ impl Journal {
     }
 
     fn write_head(&mut self) -> io::Result<()> {
-        self.head.encode(self.buffer.zeroed(BLOCK_BYTES));
+        let block = self.buffer.zeroed(BLOCK_BYTES);
+        self.head.encode(block);
         if self.length < FIRST_BYTES {
             self.storage.set_len(FIRST_BYTES)?;
             self.length = FIRST_BYTES;
         }
-        self.storage.write(0, self.buffer.last())?;
+        self.storage.write(0, block)?;
         self.storage.sync_data()
     }
 }
 
-/// Reads the head of a journal, if it is the one of a data file with this checkpoint.
 /// Bytes that a record with this many bytes of changes takes up.
 fn record_bytes(changes: usize) -> u64 {
     (HEAD_BYTES + changes).next_multiple_of(BLOCK_BYTES) as u64
 }
 
 fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part);
-    }
-    let digest = hash.finalize();
-    std::array::from_fn(|position| digest[position])
+    let hash = parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
+    *hash.finalize().first_chunk().expect("a digest has 32 bytes")
 }
 
 /// Memory that begins at a multiple of [`BLOCK_BYTES`], as direct writes need it.
@@ -369,7 +352,6 @@ fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
 struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,
-    length: usize,
 }
 
 impl AlignedBuffer {
@@ -379,15 +361,9 @@ impl AlignedBuffer {
             self.memory = vec![0; length.next_power_of_two() + BLOCK_BYTES];
             self.start = self.memory.as_ptr().align_offset(BLOCK_BYTES);
         }
-        self.length = length;
         let bytes = &mut self.memory[self.start..self.start + length];
         bytes.fill(0);
         bytes
-    }
-
-    /// Returns the bytes that were asked for last.
-    fn last(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.length]
     }
 }
 

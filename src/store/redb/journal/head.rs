@@ -73,11 +73,6 @@ impl Head {
         }
     }
 
-    /// Makes it the journal of one epoch only.
-    pub(super) fn own(&mut self, epoch: Epoch) {
-        self.owners = [epoch; 2];
-    }
-
     /// Returns true if this is the mark that stays.
     pub(super) fn is_kept(&self, checkpoint: Checkpoint) -> bool {
         self.marks[self.kept] == Some(checkpoint)
