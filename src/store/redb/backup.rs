@@ -62,16 +62,11 @@ impl RedbStore {
 
 /// Snapshot of everything that the file holds at one moment. While it lives, the space of removed
 /// rows is not reused.
+#[derive(Debug)]
 pub struct Snapshot {
     transaction: ReadTransaction,
     shared: Arc<Shared>,
     rows: u64,
-}
-
-impl std::fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("rows", &self.rows).finish_non_exhaustive()
-    }
 }
 
 impl Snapshot {
@@ -95,15 +90,12 @@ impl Snapshot {
     fn save(self, path: &Path) -> Result<(), SaveError> {
         let rows = self.rows();
         let mut copy = FileCopy::begin(path, Existing::Keep)?;
-        let mut failed = None;
-        self.read(|chunk| match copy.add(&chunk) {
-            Ok(_) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+        let mut added = Ok(0);
+        self.read(|chunk| {
+            added = copy.add(&chunk);
+            if added.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        failed.map_or(Ok(()), Err)?;
+        added?;
         copy.finish(rows)?;
         Ok(())
     }
@@ -123,7 +115,7 @@ impl Snapshot {
                     return ControlFlow::Continue(());
                 }
                 push_row(&mut chunk.0, key, Some(value));
-                if !chunk.is_full() {
+                if chunk.0.len() < Chunk::FULL_BYTES {
                     return ControlFlow::Continue(());
                 }
                 hand_over(std::mem::replace(&mut chunk, Chunk::of(number)))
@@ -133,7 +125,8 @@ impl Snapshot {
                 tracing::error!(table = table.name(), %error, "a read of the data file failed");
                 StoreError::Unavailable
             })?;
-            if flow.is_continue() && !chunk.is_empty() {
+            // A chunk with nothing behind its table's number has no rows.
+            if flow.is_continue() && chunk.0.len() > 1 {
                 flow = hand_over(chunk);
             }
             if refusing {
@@ -165,14 +158,6 @@ impl Chunk {
 
     fn of(table: u8) -> Self {
         Self(vec![table])
-    }
-
-    fn is_full(&self) -> bool {
-        self.0.len() >= Self::FULL_BYTES
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.len() == 1
     }
 
     /// Returns a chunk of received bytes. Checks that they are whole.
@@ -262,21 +247,19 @@ impl FileCopy {
         if existing == Existing::Keep && path.symlink_metadata().is_ok() {
             return Err(CopyError::Exists { path });
         }
-        let failed = |source: std::io::Error| write_error(&path, source);
         let directory = path.parent().unwrap_or(&path);
         // Files of earlier processes that were killed can be as large as this one.
         temp_files::remove(directory, temp_files::BACKUP);
         temp_files::remove(directory, temp_files::NEW);
-        let temporary = match existing {
-            Existing::Keep => temp_files::make(directory, temp_files::BACKUP),
-            Existing::Replace => temp_files::make_data_file(directory),
-        };
-        let temporary = temporary.map_err(failed)?;
-        let file = temporary.reopen().map_err(failed)?;
-        let database = Database::builder()
-            .set_cache_size(COPY_CACHE_BYTES)
-            .create_file(file)
-            .map_err(|source| write_error(&path, source))?;
+        let made = (|| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+            let temporary = match existing {
+                Existing::Keep => temp_files::make(directory, temp_files::BACKUP)?,
+                Existing::Replace => temp_files::make_data_file(directory)?,
+            };
+            let file = temporary.reopen()?;
+            Ok((Database::builder().set_cache_size(COPY_CACHE_BYTES).create_file(file)?, temporary))
+        })();
+        let (database, temporary) = made.map_err(|source| write_error(&path, source))?;
         let transaction = None;
         Ok(Self { path, existing, transaction, database, temporary, uncommitted: 0, rows: 0 })
     }

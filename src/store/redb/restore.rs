@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::record::decode_message;
 use crate::redb::backup::behind_link;
@@ -44,10 +44,7 @@ impl Contents {
         let file = DataFile::open(backup)
             .map_err(|source| RestoreError::Read { path: backup.to_owned(), source })?;
         let opened = file.below().and_then(|below| open_with(CACHE_BYTES, Overlay::new(below)));
-        opened
-            .map_err(OpenError::from)
-            .and_then(|database| inspect(database, unclosed))
-            .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })
+        inspect(backup, opened, unclosed)
     }
 }
 
@@ -122,12 +119,8 @@ impl Candidate {
         }
         // redb locks it itself.
         temporary.as_file().unlock().map_err(unwritable)?;
-        let contents = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .open(temporary.path())
-            .map_err(OpenError::from)
-            .and_then(|database| inspect(database, unclosed))
-            .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
+        let opened = Database::builder().set_cache_size(CACHE_BYTES).open(temporary.path());
+        let contents = inspect(backup, opened, unclosed)?;
         temporary.as_file().lock().map_err(unwritable)?;
         Ok(Self { temporary, target, contents })
     }
@@ -143,7 +136,7 @@ impl Candidate {
         // Its lock is held until the other file is in its place. A file that does not open is the
         // usual reason to restore.
         let lock = match there.then(|| Database::open(&target)) {
-            Some(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
+            Some(Err(DatabaseError::DatabaseAlreadyOpen)) => {
                 return Err(RestoreError::InUse { path: target });
             }
             Some(Ok(database)) => Some(database),
@@ -172,21 +165,29 @@ impl Candidate {
     }
 }
 
-/// Reads a file that nobody else uses from end to end.
-fn inspect(mut database: Database, unclosed: Unclosed) -> Result<Contents, OpenError> {
-    if !database.check_integrity()? {
-        return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
-    }
-    require_format(&database)?;
-    // An older format does not have all tables. It is brought to this one when it is opened.
-    write_tables(&database, |mut tables| Ok(tables.create()?))?;
-    if kept_checkpoint(&database.begin_read()?)?.is_some() {
-        match unclosed {
-            Unclosed::Refuse => return Err(OpenError::Unclosed),
-            Unclosed::AcceptLoss => write(&database, forget_journal)?,
+/// Reads a file that nobody else uses from end to end: a backup, or its copy.
+fn inspect(
+    backup: &Path,
+    opened: Result<Database, DatabaseError>,
+    unclosed: Unclosed,
+) -> Result<Contents, RestoreError> {
+    let inspected = (|| -> Result<_, OpenError> {
+        let mut database = opened?;
+        if !database.check_integrity()? {
+            return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
         }
-    }
-    Ok(read_contents(&database)?)
+        require_format(&database)?;
+        // An older format does not have all tables. It is brought to this one when it is opened.
+        write_tables(&database, |mut tables| Ok(tables.create()?))?;
+        if kept_checkpoint(&database.begin_read()?)?.is_some() {
+            match unclosed {
+                Unclosed::Refuse => return Err(OpenError::Unclosed),
+                Unclosed::AcceptLoss => write(&database, forget_journal)?,
+            }
+        }
+        Ok(read_contents(&database)?)
+    })();
+    inspected.map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })
 }
 
 fn read_contents(database: &Database) -> Result<Contents, ReadError> {
