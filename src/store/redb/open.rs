@@ -1,23 +1,33 @@
-//! Opening the files: the data file and its journal, their creation and version.
+//! Opening the files: the data file and its journal, their creation and version. A data file belongs
+//! to the service or to `pillarbox dev`, whose files have a mark.
 
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, DatabaseError, ReadableDatabase, TableError};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableError};
 
 use crate::StoreOwner;
 use crate::damage::Damage;
+use crate::record::decode_message;
+use crate::record::directory::decode_organisation;
+use crate::redb::JOURNAL_NAME;
 use crate::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
 use crate::redb::data_directory::{create_directory, sync_above};
 use crate::redb::data_file::{DataFile, FileId};
-use crate::redb::error::{OpenError, ReadError};
+use crate::redb::error::{InRow, OpenError, ReadError};
 use crate::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::redb::overlay::Overlay;
-use crate::redb::tables::{self, FORMAT_KEY, META, begin_write, write, write_tables};
+use crate::redb::tables::{
+    self, FORMAT_KEY, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, begin_write, write, write_tables,
+};
 use crate::redb::temp_files::{self, Existing};
-use crate::redb::{JOURNAL_NAME, migration, owner};
 use crate::tables::DATA_FORMAT;
+use pillarbox_domain::id::MessageId;
+
+/// Number of messages that one transaction of a migration takes over.
+const MIGRATION_STEP: usize = 50_000;
 
 /// A new epoch, which only this process has.
 pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
@@ -39,11 +49,9 @@ pub(super) fn open_to_write(
     if opener.data_file.as_ref().is_some_and(|file| file.look().is_some()) {
         return Err(OpenError::Replaced);
     }
-    if require_format(&database)? == 1 {
-        migration::from_1(&database, damage)?;
-    }
+    migrate(&database, damage)?;
     let journal = start_journal(opener, &database, epoch)?;
-    owner::require(&database, owner)?;
+    require_owner(&database, owner)?;
     Ok((database, journal))
 }
 
@@ -54,9 +62,7 @@ pub(super) fn open_to_read(
     damage: &Damage,
 ) -> Result<Database, OpenError> {
     let database = (opener.open_for_reading)()?;
-    if require_format(&database)? == 1 {
-        migration::from_1(&database, damage)?;
-    }
+    migrate(&database, damage)?;
     if let Some(kept) = kept_checkpoint(&database.begin_read()?)? {
         let file = found_journal((opener.journal_for_reading)())?.ok_or_else(missing_journal)?;
         write(&database, |transaction| {
@@ -64,7 +70,7 @@ pub(super) fn open_to_read(
             Journal::read_after(file, kept, replay)
         })?;
     }
-    owner::refuse_others(&database, owner)?;
+    refuse_others(&database, owner)?;
     Ok(database)
 }
 
@@ -172,7 +178,7 @@ impl Opener {
     pub(super) fn check(&self, owner: Option<StoreOwner>) -> Result<(), OpenError> {
         let database = (self.open_for_reading)()?;
         require_format(&database)?;
-        owner::refuse_others(&database, owner)
+        refuse_others(&database, owner)
     }
 }
 
@@ -188,6 +194,96 @@ pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
         Some(version) if version > DATA_FORMAT => Err(OpenError::Newer { version }),
         Some(_) | None => Err(OpenError::Foreign),
     }
+}
+
+/// Brings a file of version 1, which had no list of each organisation's messages, to this layout.
+/// Each step can be repeated: the version is written last, so a process that ends in between
+/// begins again.
+fn migrate(database: &Database, damage: &Damage) -> Result<(), OpenError> {
+    if require_format(database)? != 1 {
+        return Ok(());
+    }
+    let mut after = Bound::Unbounded;
+    loop {
+        let last = write_tables(database, |mut tables| {
+            let (mut found, mut last) = (Vec::new(), None);
+            let rows = tables.messages.open()?.range((after, Bound::Unbounded))?;
+            for row in rows.take(MIGRATION_STEP) {
+                let (id, row) = row?;
+                last = Some(id.value());
+                let id = MessageId::from_bytes(id.value());
+                found.extend(damage.left_out(decode_message(id, row.value()).in_row(MESSAGES, id)));
+            }
+            for message in &found {
+                let id = message.id;
+                let listed = (message.organisation.0, *id.as_bytes());
+                tables.by_organisation.open()?.insert(listed, ())?;
+                tables.note_lead(id, message.created_at)?;
+            }
+            if last.is_none() {
+                tables.meta.open()?.insert(FORMAT_KEY, 2)?;
+            }
+            Ok(last)
+        })?;
+        let Some(last) = last else { return Ok(()) };
+        after = Bound::Excluded(last);
+    }
+}
+
+/// Refuses a file of another owner, if that can be seen without its journal. Changes nothing.
+fn refuse_others(database: &Database, owner: Option<StoreOwner>) -> Result<(), OpenError> {
+    match (owner, is_marked(database)?) {
+        (Some(StoreOwner::Service), true) => Err(OpenError::MadeByDev),
+        (Some(StoreOwner::Dev), false)
+            if has(database, |name| name != StoreOwner::ORGANISATION_OF_DEV)? =>
+        {
+            Err(OpenError::NotMadeByDev)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a file of another owner, once it has the content of its journal. Marks a file that `dev`
+/// made before there were marks: it has only the organisation of `dev`.
+fn require_owner(database: &Database, owner: Option<StoreOwner>) -> Result<(), OpenError> {
+    refuse_others(database, owner)?;
+    if owner != Some(StoreOwner::Dev) || is_marked(database)? {
+        return Ok(());
+    }
+    if !has(database, |name| name == StoreOwner::ORGANISATION_OF_DEV)? {
+        return Err(OpenError::NotMadeByDev);
+    }
+    Ok(mark(database)?)
+}
+
+/// Marks a file as one of `dev`.
+fn mark(database: &Database) -> Result<(), ReadError> {
+    write(database, |transaction| {
+        transaction.open_table(META)?.insert(MADE_BY_DEV, 1)?;
+        Ok(())
+    })
+}
+
+fn is_marked(database: &Database) -> Result<bool, ReadError> {
+    let meta = database.begin_read()?.open_table(META)?;
+    Ok(meta.get(MADE_BY_DEV)?.is_some())
+}
+
+/// Returns true if there is such an organisation. One that cannot be read has no name.
+fn has(database: &Database, is_wanted: impl Fn(&str) -> bool) -> Result<bool, ReadError> {
+    let organisations = match database.begin_read()?.open_table(ORGANISATIONS) {
+        // A file of an early version.
+        Err(TableError::TableDoesNotExist(_)) => return Ok(false),
+        opened => opened?,
+    };
+    for row in organisations.iter()? {
+        let (id, row) = row?;
+        let organisation = decode_organisation(id.value(), row.value());
+        if is_wanted(organisation.as_ref().map_or("", |known| known.name.as_str())) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Makes the file if there is none, whole or not at all: it is made under another name in the same
@@ -219,7 +315,7 @@ fn create(path: &Path, owner: Option<StoreOwner>) -> Result<(), OpenError> {
         Database::builder().create_file(new.reopen().map_err(|e| OpenError::Io(e.into()))?)?;
     initialize(&database)?;
     if owner == Some(StoreOwner::Dev) {
-        owner::mark(&database)?;
+        mark(&database)?;
     }
     drop(database);
     let placed = temp_files::place(new, path, Existing::Keep).and_then(|_| sync_above(directory));
