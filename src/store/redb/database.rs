@@ -45,8 +45,10 @@ pub(super) struct SharedDatabase {
     /// Required owner of the file; `None` for commands.
     owner: Option<StoreOwner>,
     handle: RwLock<Handle>,
-    /// `None` while the file is not open.
-    published: RwLock<Option<PublishedTables>>,
+    /// Tables from which rows are read by their key, open as of the last publication, because
+    /// opening one takes longer than reading a row of it. While one is open, the data file cannot
+    /// be opened again. Empty while the file is not open.
+    published: RwLock<Published>,
     /// Of this process: a repeated attempt to open the files uses the same one.
     epoch: Epoch,
     /// `None` until the files were open to be written.
@@ -58,6 +60,8 @@ pub(super) struct SharedDatabase {
     unpublished: Mutex<Option<Unpublished>>,
     recent_rows: RecentRows,
 }
+
+type Published = Vec<ReadOnlyTable<IdKey, Row>>;
 
 /// Destination of the changes by which a start repairs a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,11 +122,11 @@ impl SharedDatabase {
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);
         // The old handle and its tables hold the file's lock, so they are dropped first.
-        (*published, *guard) = (None, Handle::Closed);
+        (*published, *guard) = (Vec::new(), Handle::Closed);
         let (opener, owner) = (&self.opener, self.owner);
         let mut show = |database, laid, handle: fn(Database) -> Handle| {
             let prepared = prepare(&database, laid)?;
-            *published = Some(PublishedTables::open(&database)?);
+            *published = published_tables(&database)?;
             *guard = handle(database);
             Ok(prepared)
         };
@@ -211,10 +215,8 @@ impl SharedDatabase {
         table: KeyedTable,
         work: impl FnOnce(&ReadOnlyTable<IdKey, Row>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        match &*read_lock(&self.published) {
-            Some(tables) => work(tables.of(table)),
-            None => Err(closed()),
-        }
+        let published = read_lock(&self.published);
+        work(published.iter().find(|open| open.name() == table.name()).ok_or_else(closed)?)
     }
 
     /// Reads from a snapshot, as of the last publication. A read takes a few pages of a mapped or
@@ -309,8 +311,8 @@ impl SharedDatabase {
     /// Commits, and shows the commit to all later readers.
     fn commit(&self, database: &Database, transaction: WriteTransaction) -> Result<(), ReadError> {
         transaction.commit()?;
-        let published = PublishedTables::open(database)?;
-        *write_lock(&self.published) = Some(published);
+        let published = published_tables(database)?;
+        *write_lock(&self.published) = published;
         self.recent_rows.clear();
         Ok(())
     }
@@ -381,7 +383,7 @@ impl SharedDatabase {
         let mut published = write_lock(&self.published);
         drop(locked(&self.unpublished).take());
         // The old handle and its tables hold the file's lock, so they are dropped first.
-        (*published, *guard) = (None, Handle::Closed);
+        (*published, *guard) = (Vec::new(), Handle::Closed);
         let mut journal_guard = locked(&self.journal);
         let journal = journal_guard.as_mut().ok_or_else(closed)?;
         let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
@@ -411,34 +413,26 @@ impl SharedDatabase {
             }
             // An empty record, which changes no replay.
             journal.append(&[]).map_err(JournalError::from)?;
-            Ok((PublishedTables::open(&database)?, database))
+            Ok((published_tables(&database)?, Handle::Writing(database)))
         });
         self.note_bytes(journal);
-        match written {
-            Ok((tables, database)) => {
-                (*published, *guard) = (Some(tables), Handle::Writing(database));
-                self.recent_rows.clear();
-                Ok(())
-            }
-            Err(error) => {
-                if let Ok((tables, database)) = self.open_for_reading(journal) {
-                    (*published, *guard) = (Some(tables), Handle::Reading(database));
-                    self.recent_rows.clear();
-                }
-                Err(error)
-            }
+        let (opened, failed) = match written {
+            Ok(open) => (Ok(open), Ok(())),
+            Err(error) => (self.open_for_reading(journal), Err(error)),
+        };
+        if let Ok(open) = opened {
+            (*published, *guard) = open;
+            self.recent_rows.clear();
         }
+        failed
     }
 
     /// Opens the file as it is, with the content of the journal laid over it in memory.
-    fn open_for_reading(
-        &self,
-        journal: &Journal,
-    ) -> Result<(PublishedTables, Database), ReadError> {
+    fn open_for_reading(&self, journal: &Journal) -> Result<(Published, Handle), ReadError> {
         let opened = (self.opener.open_for_reading)();
         let database = opened.map_err(|error| ReadError::File(error.into()))?;
         write(&database, |transaction| replay_kept(journal, transaction))?;
-        Ok((PublishedTables::open(&database)?, database))
+        Ok((published_tables(&database)?, Handle::Reading(database)))
     }
 
     /// Returns true if a start may read the record in doubt, if there is one.
@@ -467,7 +461,7 @@ impl SharedDatabase {
                 tracing::warn!(%error, "the data file could not be closed; its journal is replayed at the next start");
             }
         }
-        (*write_lock(&self.published), *guard) = (None, Handle::Closed);
+        (*write_lock(&self.published), *guard) = (Vec::new(), Handle::Closed);
     }
 }
 
@@ -476,23 +470,10 @@ pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
 
 const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
 
-/// Tables from which rows are read by their key, open as of the last publication, because opening
-/// one takes longer than reading a row of it. While one is open, the data file cannot be opened
-/// again.
-struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
-
-impl PublishedTables {
-    /// Opens the tables as the last commit left them.
-    fn open(database: &Database) -> Result<Self, ReadError> {
-        let transaction = database.begin_read()?;
-        let tables = KEYED.iter().map(|table| Ok(transaction.open_table(*table)?));
-        Ok(Self(tables.collect::<Result<_, ReadError>>()?))
-    }
-
-    fn of(&self, table: KeyedTable) -> &ReadOnlyTable<IdKey, Row> {
-        let open = self.0.iter().find(|open| open.name() == table.name());
-        open.expect("every table with such reads is open")
-    }
+/// Opens the tables as the last commit left them.
+fn published_tables(database: &Database) -> Result<Published, ReadError> {
+    let transaction = database.begin_read()?;
+    KEYED.iter().map(|table| Ok(transaction.open_table(*table)?)).collect()
 }
 
 /// Result of writing a batch.
