@@ -111,12 +111,6 @@ fn of_journal(error: &std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("the journal {JOURNAL_NAME}: {error}"))
 }
 
-impl From<redb::Error> for OpenError {
-    fn from(error: redb::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 impl From<ReadError> for OpenError {
     fn from(error: ReadError) -> Self {
         match error {
@@ -130,7 +124,7 @@ impl From<ReadError> for OpenError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error(transparent)]
-    File(#[from] redb::Error),
+    File(redb::Error),
     #[error(transparent)]
     Row(#[from] DamagedRow),
 }
@@ -151,7 +145,7 @@ macro_rules! of_file {
     )+};
 }
 
-of_file!(StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
+of_file!(redb::Error, StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
 
 /// Adds the place of a row that cannot be read.
 pub(super) trait InRow<T> {

@@ -75,7 +75,6 @@ impl StorageBackend for MemoryFile {
 pub struct MemoryDisk {
     data: MemoryFile,
     journal: MemoryFile,
-    fails: Arc<AtomicBool>,
 }
 
 impl MemoryDisk {
@@ -89,17 +88,17 @@ impl MemoryDisk {
 
     fn empty() -> Self {
         let fails = Arc::new(AtomicBool::new(false));
-        Self { data: MemoryFile::new(&fails), journal: MemoryFile::new(&fails), fails }
+        Self { data: MemoryFile::new(&fails), journal: MemoryFile::new(&fails) }
     }
 
     /// Makes writes fail.
     pub fn fail(&self) {
-        self.fails.store(true, Ordering::SeqCst);
+        self.data.fails.store(true, Ordering::SeqCst);
     }
 
     /// Lets writes succeed again.
     pub fn work(&self) {
-        self.fails.store(false, Ordering::SeqCst);
+        self.data.fails.store(false, Ordering::SeqCst);
     }
 
     /// Copies the files as they are now, as a process finds them if this one ends here.
@@ -133,7 +132,7 @@ impl Store {
         bodies: BTreeSet<MessageId>,
         now: Timestamp,
     ) -> Result<Self, OpenError> {
-        let MemoryDisk { data, journal, .. } = disk.clone();
+        let MemoryDisk { data, journal } = disk.clone();
         let opener = Opener::backend(CACHE_BYTES, move || data.clone(), move || journal.clone());
         let (redb, _) = RedbStore::start_by(opener, Pending::Recover, None, |_| bodies, now)?;
         Ok(Self { engine: Engine::Redb(redb) })

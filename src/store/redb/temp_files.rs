@@ -65,14 +65,12 @@ pub(super) fn remove(directory: &Path, prefix: &str) {
             continue;
         }
         let path = entry.path();
-        match remove_unlocked(&path) {
-            Ok(true) => {
-                tracing::info!(path = %path.display(), "removed what a killed process left");
-            }
+        let removed = remove_unlocked(&path);
+        let path = path.display();
+        match removed {
+            Ok(true) => tracing::info!(%path, "removed what a killed process left"),
             Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "what a killed process left stays");
-            }
+            Err(error) => tracing::warn!(%path, %error, "what a killed process left stays"),
         }
     }
 }
