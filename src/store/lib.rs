@@ -190,14 +190,15 @@ impl Store {
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
         let (redb, recovery) =
-            RedbStore::open_by(directory, Pending::Recover, Some(owner), bodies, now)?;
+            RedbStore::open(directory, Pending::Recover, Some(owner), bodies, now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 
     /// Opens the store in a directory for a command, while no service has it open. Pending messages
     /// stay as they are: the next start of the service recovers them, and reports their number.
     pub fn observe(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
-        let (redb, _) = RedbStore::open(directory, Pending::Leave, now)?;
+        let none = |_| BTreeSet::new();
+        let (redb, _) = RedbStore::open(directory, Pending::Leave, None, none, now)?;
         Ok(Self { engine: Engine::Redb(redb) })
     }
 

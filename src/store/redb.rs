@@ -56,7 +56,6 @@ mod checkpoint;
 mod data_directory;
 mod data_file;
 mod database;
-mod directory;
 mod error;
 mod export;
 #[cfg(any(test, feature = "failing-disk"))]
@@ -103,16 +102,9 @@ pub(super) struct RedbStore {
 }
 
 impl RedbStore {
+    /// Opens the files in a directory, and creates them if they are missing. Refuses a file of
+    /// another program; commands have no file of their own.
     pub(crate) fn open(
-        directory: &Path,
-        pending: Pending,
-        now: Timestamp,
-    ) -> Result<(Self, Recovery), OpenError> {
-        Self::open_by(directory, pending, None, |_| BTreeSet::new(), now)
-    }
-
-    /// As [`Self::open`]. Refuses a file of another program; commands have no file of their own.
-    pub(crate) fn open_by(
         directory: &Path,
         pending: Pending,
         owner: Option<StoreOwner>,
@@ -313,7 +305,7 @@ impl Shared {
     }
 
     fn reload_organisations(&self) -> Result<(), ReadError> {
-        self.set_organisations(self.database.read(directory::load)?);
+        self.set_organisations(self.database.read(rows::directory)?);
         Ok(())
     }
 

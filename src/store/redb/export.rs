@@ -13,7 +13,7 @@ use crate::redb::tables::{
     BY_ORGANISATION, CLOCK, FEED_ID, ID_LEAD, IDEMPOTENCY, IdKey, MADE_BY_DEV, MESSAGES, META,
     PENDING, Row, SENT, TIME_KEY, USAGE, published,
 };
-use crate::redb::{RedbStore, directory};
+use crate::redb::{RedbStore, rows};
 use crate::rows::{Key, KeyRange, NewRow, Table};
 use crate::transfer::{CHUNK_ROWS, Chunk, Facts};
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -71,7 +71,7 @@ fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
         last_cursor: 0,
         time_record: clock.get(TIME_KEY)?.map(|row| row.value().to_vec()),
         made_by_dev: meta.get(MADE_BY_DEV)?.is_some(),
-        key_uses: directory::key_uses(transaction)?,
+        key_uses: rows::key_uses(transaction)?,
         left_out: 0,
     })
 }

@@ -16,7 +16,7 @@ use crate::redb::open::{open_with, require_format};
 use crate::redb::overlay::Overlay;
 use crate::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
 use crate::redb::temp_files::{self, Existing};
-use crate::redb::{CACHE_BYTES, FILE_NAME, directory};
+use crate::redb::{CACHE_BYTES, FILE_NAME, rows};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 
@@ -192,7 +192,7 @@ fn inspect(
 
 fn read_contents(database: &Database) -> Result<Contents, ReadError> {
     let transaction = database.begin_read()?;
-    let index = directory::load(&transaction)?;
+    let index = rows::directory(&transaction)?;
     let (mut messages, mut newest) = (0, None);
     let mut damaged = index.damaged.len();
     for row in transaction.open_table(MESSAGES)?.iter()? {
@@ -225,14 +225,14 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::redb::{Pending, RedbStore};
+    use crate::Store;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
     #[test]
     fn a_data_file_that_comes_into_being_meanwhile_is_not_lost() {
         let there = tempfile::tempdir().unwrap();
-        drop(RedbStore::open(there.path(), Pending::Recover, NOON).unwrap());
+        drop(Store::open(there.path(), NOON).unwrap());
         let mut others = 0;
         for round in 0..100 {
             let directory = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn an_installed_file_is_free_while_others_hold_copies_of_the_descriptor() {
         let there = tempfile::tempdir().unwrap();
-        drop(RedbStore::open(there.path(), Pending::Recover, NOON).unwrap());
+        drop(Store::open(there.path(), NOON).unwrap());
         let directory = tempfile::tempdir().unwrap();
         let backup = there.path().join(FILE_NAME);
         let candidate =
@@ -267,6 +267,6 @@ mod tests {
         // As held by a process that is being started.
         let _copy = candidate.temporary.as_file().try_clone().unwrap();
         candidate.install(Existing::Keep, NOON).unwrap();
-        RedbStore::open(directory.path(), Pending::Recover, NOON).unwrap();
+        Store::open(directory.path(), NOON).unwrap();
     }
 }

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use redb::ReadableTable;
+use redb::{ReadTransaction, ReadableTable};
 
 use crate::directory::{KeyUses, OrganisationIndex};
 use crate::listing::blocking;
 use crate::organisation_counts::Increment;
+use crate::organisations::read_index;
 use crate::record::ReportedChange;
 use crate::redb::batch::Batch;
 use crate::redb::error::ReadError;
-use crate::redb::tables::{CLOCK, META, SnapshotRows, TIME_KEY, Tables, published};
+use crate::redb::tables::{CLOCK, KEY_USE, META, SnapshotRows, TIME_KEY, Tables, published};
 use crate::redb::{RedbStore, sent, timed_rows};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::{Change, InMemory, ROW_WEIGHT, StoreError};
@@ -145,6 +146,18 @@ impl RedbStore {
         let store = self.clone();
         blocking(move || store.read_table(table, read)).await
     }
+}
+
+/// Reads organisations, keys, domains and endpoints.
+pub(super) fn directory(transaction: &ReadTransaction) -> Result<OrganisationIndex, ReadError> {
+    let rows = |table| published(table).open(transaction)?.range(&KeyRange::all(), usize::MAX);
+    read_index(|table| Ok(rows(table)?))
+}
+
+pub(super) fn key_uses(transaction: &ReadTransaction) -> Result<KeyUses, ReadError> {
+    let rows = transaction.open_table(KEY_USE)?;
+    let uses = rows.iter()?.map(|row| row.map(|(id, time)| (id.value(), time.value())));
+    Ok(uses.collect::<Result<_, _>>()?)
 }
 
 /// Returns true if a run of the table may have so many or so large rows that others would wait for

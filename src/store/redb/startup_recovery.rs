@@ -19,10 +19,12 @@ use crate::redb::error::{InRow, ReadError};
 use crate::redb::feed::FeedIndex;
 use crate::redb::idempotency::IdempotencyIndex;
 use crate::redb::open::FileOrigin;
-use crate::redb::tables::{DAMAGED_MESSAGES, IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
-use crate::redb::{OpenError, Shared, directory, feed, usage, write_lock};
+use crate::redb::tables::{
+    DAMAGED_MESSAGES, IdKey, MESSAGES, SUPPRESSIONS, TIME_KEY, Tables, write_tables,
+};
+use crate::redb::{OpenError, Shared, feed, rows, usage, write_lock};
 use crate::rows::{Counter, Table};
-use crate::timeline;
+use crate::{InMemory, suppressions, timeline};
 use pillarbox_domain::clock_corrections::{TimeRecord, WindowTime};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, Recorded, State, Transition};
@@ -168,10 +170,8 @@ fn load(shared: &Shared, recovered: Recovery) -> Result<Recovery, OpenError> {
     shared.database.read(|transaction| note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
     shared.memory.usage.replace(shared.database.read(usage::read_last)?);
-    shared.memory.directory.key_use.replace(shared.database.read(directory::key_uses)?);
-    shared.database.read(|transaction| {
-        directory::load_suppressed(transaction, &shared.memory.suppressed, damage)
-    })?;
+    shared.memory.directory.key_use.replace(shared.database.read(rows::key_uses)?);
+    shared.database.read(|transaction| load_suppressed(transaction, &shared.memory))?;
     let now = shared.start.now;
     let index =
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
@@ -212,7 +212,12 @@ fn settle_pending(
         let row = tables.messages.open()?.get(id.as_bytes())?.map(|row| row.value().to_vec());
         let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
         if let (Some(row), Some(Err(damaged))) = (&row, &message) {
-            quarantine(tables, *id, row, damaged, now)?;
+            // The start continues without the record: it loses its pending mark, and its bytes are
+            // kept until the end of its retention. It stays where it is, so that no client reads
+            // that it does not exist.
+            let kept = encode_quarantined(&damaged.reason, row);
+            let table = tables.damaged_messages.open()?;
+            table.insert(id.as_bytes(), (now.unix_millis(), kept.as_slice()))?;
             lost += 1;
         }
         if let Some(Ok(mut message)) = message {
@@ -254,22 +259,6 @@ fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
     Ok(record.map(TimeRecord::reached))
 }
 
-/// Keeps the bytes of a record that a start found pending and could not read. The start continues
-/// without it: it loses its pending mark, and its bytes are kept until the end of its retention.
-/// The record itself stays where it is, so that no client reads that it does not exist.
-fn quarantine(
-    tables: &mut Tables<'_>,
-    id: MessageId,
-    record: &[u8],
-    damaged: &DamagedRow,
-    now: Timestamp,
-) -> Result<(), ReadError> {
-    let row = encode_quarantined(&damaged.reason, record);
-    let table = tables.damaged_messages.open()?;
-    table.insert(id.as_bytes(), (now.unix_millis(), row.as_slice()))?;
-    Ok(())
-}
-
 /// Notes the records in quarantine, so that every start reports them.
 fn note_quarantined(transaction: &ReadTransaction, damage: &Damage) -> Result<(), ReadError> {
     for row in transaction.open_table(DAMAGED_MESSAGES)?.iter()? {
@@ -280,6 +269,16 @@ fn note_quarantined(transaction: &ReadTransaction, damage: &Damage) -> Result<()
             |unreadable| unreadable,
             |reason| DamagedRow::new(MESSAGES.name(), id, reason),
         ));
+    }
+    Ok(())
+}
+
+/// Reads the suppressed addresses. A row that cannot be read suppresses as well, and is noted.
+fn load_suppressed(transaction: &ReadTransaction, memory: &InMemory) -> Result<(), ReadError> {
+    for row in transaction.open_table(SUPPRESSIONS)?.iter()? {
+        let (key, row) = row?;
+        let (scope, address) = key.value();
+        suppressions::load(&memory.suppressed, &memory.damage, scope, address, row.value());
     }
     Ok(())
 }
