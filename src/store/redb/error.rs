@@ -88,10 +88,8 @@ impl From<DatabaseError> for OpenError {
 impl From<JournalError> for OpenError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Io(error) => Self::Io(StorageError::Io(of_journal(&error)).into()),
-            JournalError::OfAnother(_) | JournalError::Damaged { .. } => {
-                Self::Journal(error.to_string())
-            }
+            JournalError::Io(_) => ReadError::from(error).into(),
+            other => Self::Journal(other.to_string()),
         }
     }
 }

@@ -40,7 +40,9 @@ impl RecentRows {
             match (visibility(change.table), change.value) {
                 (Visibility::ByKey, Some(row)) => {
                     let key = IdKey::try_from(change.key).expect("these tables' keys are ids");
-                    rows.insert(change.table, key, changes.slice_ref(row));
+                    let least = rows.least.entry(change.table).or_insert(key);
+                    *least = key.min(*least);
+                    rows.by_key.insert((change.table, key), changes.slice_ref(row));
                 }
                 (Visibility::OnDemand, _) => {}
                 (Visibility::ByKey, None) | (Visibility::AtOnce, _) => {
@@ -83,13 +85,5 @@ impl RecentRows {
         rows.by_key.clear();
         rows.least.clear();
         self.is_unpublished.store(false, Ordering::Release);
-    }
-}
-
-impl Rows {
-    fn insert(&mut self, table: u8, key: IdKey, row: Bytes) {
-        let least = self.least.entry(table).or_insert(key);
-        *least = key.min(*least);
-        self.by_key.insert((table, key), row);
     }
 }

@@ -19,23 +19,18 @@ pub(in crate::redb) enum OfAnother {
     Newer,
 }
 
-/// Reads the head of the journal that a data file with this checkpoint needs.
+/// Reads the head of a journal, and checks that it is the journal that a data file with this
+/// checkpoint needs.
 pub(super) fn required_head(
     file: &JournalFile,
     checkpoint: Checkpoint,
 ) -> Result<Head, JournalError> {
     let head = read_head(&*file.storage)?.ok_or(OfAnother::Start)?;
-    require(&head, checkpoint)?;
-    Ok(head)
-}
-
-/// Checks that the journal is the one of a data file with this checkpoint.
-fn require(head: &Head, checkpoint: Checkpoint) -> Result<(), OfAnother> {
     if !head.owners.contains(&checkpoint.epoch) {
-        return Err(OfAnother::Start);
+        return Err(OfAnother::Start.into());
     }
     if head.layout == Layout::Unmarked || head.marks.contains(&Some(checkpoint)) {
-        return Ok(());
+        return Ok(head);
     }
     let is_of_earlier_start = checkpoint.epoch != head.owners[0];
     let is_newer = head.marks.iter().flatten().any(|mark| {
@@ -45,7 +40,7 @@ fn require(head: &Head, checkpoint: Checkpoint) -> Result<(), OfAnother> {
             is_of_earlier_start
         }
     });
-    Err(if is_newer { OfAnother::Newer } else { OfAnother::Older })
+    Err(if is_newer { OfAnother::Newer } else { OfAnother::Older }.into())
 }
 
 /// Returns the epochs whose journal a storage is, the current one first; `None` if it is no
