@@ -7,7 +7,7 @@ use pillarbox_runtime::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use redb::ReadTransaction;
 
@@ -52,7 +52,6 @@ mod accept;
 mod backup;
 mod batch;
 mod changes;
-mod checkpoint;
 mod data_directory;
 mod data_file;
 mod database;
@@ -148,7 +147,7 @@ impl RedbStore {
             refusing: AtomicBool::new(false),
             file_loss: RwLock::default(),
             feed: FeedIndex::default(),
-            start: Start::new(pending, now),
+            start: Start { pending, now, bodies: OnceLock::new() },
         });
         let (recovery, refused) = startup_recovery::start(&shared, bodies)?;
         if let Some(error) = refused {

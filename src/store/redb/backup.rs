@@ -10,12 +10,13 @@ use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use tempfile::NamedTempFile;
 
 use crate::StoreError;
-use crate::redb::changes::{Changes, RowChange, push_row, split_row};
-use crate::redb::checkpoint::kept_checkpoint;
+use crate::redb::changes::{Changes, RowChange, push_row, split_all, split_row};
 use crate::redb::data_directory::create_directory;
 use crate::redb::data_file::FileLoss;
 use crate::redb::error::ReadError;
-use crate::redb::tables::{FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write};
+use crate::redb::tables::{
+    FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write, kept_checkpoint,
+};
 use crate::redb::temp_files::{self, Existing};
 use crate::redb::{FILE_NAME, RedbStore, Shared};
 use crate::rows::KeyRange;
@@ -140,8 +141,8 @@ impl Snapshot {
     }
 }
 
-/// Rows of one table, as bytes that can travel: the table's number, then each row as
-/// [`push_row`] appends it.
+/// Rows of one table, as bytes that can travel: the table's number, then for each row the lengths
+/// of key and value (four bytes each, the lowest first), the key and the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk(Vec<u8>);
 
@@ -166,9 +167,8 @@ impl Chunk {
         if usize::from(*chunk.0.first().ok_or(NotAChunk)?) >= TABLES.len() {
             return Err(NotAChunk);
         }
-        let mut rows = chunk.rows();
-        while rows.next().is_some() {}
-        if rows.rest.is_empty() { Ok(chunk) } else { Err(NotAChunk) }
+        let is_whole = chunk.rows().all(|row| row.is_some());
+        if is_whole { Ok(chunk) } else { Err(NotAChunk) }
     }
 
     /// The bytes to send.
@@ -176,24 +176,13 @@ impl Chunk {
         &self.0
     }
 
-    fn rows(&self) -> Rows<'_> {
-        Rows { table: self.0[0], rest: &self.0[1..] }
-    }
-}
-
-/// The rows of a chunk. The iteration stops at the first row that is not whole.
-struct Rows<'a> {
-    table: u8,
-    rest: &'a [u8],
-}
-
-impl<'a> Iterator for Rows<'a> {
-    type Item = RowChange<'a>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (key, Some(value), rest) = split_row(self.rest)? else { return None };
-        self.rest = rest;
-        Some(RowChange { table: self.table, key, value: Some(value) })
+    /// The rows; ends with `None` if the last one is not whole.
+    fn rows(&self) -> impl Iterator<Item = Option<RowChange<'_>>> {
+        let table = self.0[0];
+        split_all(&self.0[1..], move |bytes| {
+            let (key, value, behind) = split_row(bytes)?;
+            Some((RowChange { table, key, value: Some(value?) }, behind))
+        })
     }
 }
 
@@ -233,12 +222,6 @@ pub struct FileCopy {
     rows: u64,
 }
 
-impl std::fmt::Debug for FileCopy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileCopy").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
 impl FileCopy {
     /// Begins a copy that is to be at `path`, with access for its owner only.
     pub fn begin(path: &Path, existing: Existing) -> Result<Self, CopyError> {
@@ -271,7 +254,7 @@ impl FileCopy {
                 Some(transaction) => transaction,
                 None => self.database.begin_write()?,
             };
-            let rows: Vec<_> = chunk.rows().collect();
+            let rows: Vec<_> = chunk.rows().flatten().collect();
             TABLES[usize::from(chunk.0[0])].0.make(&transaction, &rows)?;
             self.uncommitted += chunk.as_bytes().len();
             if self.uncommitted < COMMIT_BYTES {
@@ -349,7 +332,7 @@ mod tests {
         push_row(&mut chunk.0, b"", Some(b""));
         let bytes = chunk.as_bytes().to_vec();
         let read = Chunk::from_bytes(bytes.clone()).unwrap();
-        let rows: Vec<_> = read.rows().map(|row| (row.key, row.value.unwrap())).collect();
+        let rows: Vec<_> = read.rows().flatten().map(|row| (row.key, row.value.unwrap())).collect();
         assert_eq!(rows, [(&b"key"[..], &b"value"[..]), (b"", b"")]);
         for bad in [&[][..], &[200], &bytes[..bytes.len() - 1], &bytes[..5]] {
             assert_eq!(Chunk::from_bytes(bad.to_vec()), Err(NotAChunk), "{bad:?}");

@@ -1,5 +1,6 @@
 //! Batch: the write transaction that operations share, and the interface of an operation.
 
+use crate::StoreError;
 use crate::directory::OrganisationIndex;
 use crate::organisation_counts::Increment;
 use crate::redb::Shared;
@@ -7,7 +8,6 @@ use crate::redb::error::ReadError;
 use crate::redb::idempotency::ClaimedKeys;
 use crate::redb::tables::Tables;
 use crate::redb::usage::ChangedUsage;
-use crate::{Change, StoreError};
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
@@ -54,8 +54,8 @@ pub(super) enum Kind {
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
     pub(super) effects: Effects,
-    /// `Made` if organisations, keys or domains changed, so that their index has to be made anew.
-    pub(super) organisations: Change,
+    /// True if organisations, keys or domains changed, so that their index has to be made anew.
+    pub(super) is_directory_changed: bool,
     /// True if the rule that runs has put or removed a row.
     pub(super) is_changed: bool,
     /// Reason why a rule could not continue.

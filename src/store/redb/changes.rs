@@ -151,14 +151,21 @@ pub(super) struct RowChange<'a> {
 
 /// Reads changes one after the other; ends with `None` if the last one is cut short.
 pub(super) fn row_changes(bytes: &[u8]) -> impl Iterator<Item = Option<RowChange<'_>>> {
-    let mut rest = bytes;
+    split_all(bytes, split_change)
+}
+
+/// Splits changes from bytes one after the other; ends with `None` if the last one is cut short.
+pub(super) fn split_all<'a>(
+    mut rest: &'a [u8],
+    split: impl Fn(&'a [u8]) -> Option<(RowChange<'a>, &'a [u8])>,
+) -> impl Iterator<Item = Option<RowChange<'a>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let change = split_change(rest);
-        rest = change.as_ref().map_or(&[], |(_, behind)| behind);
-        Some(change.map(|(change, _)| change))
+        let (change, behind) = split(rest).unzip();
+        rest = behind.unwrap_or_default();
+        Some(change)
     })
 }
 

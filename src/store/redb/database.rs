@@ -17,15 +17,14 @@ use crate::StoreOwner;
 use crate::damage::Damage;
 use crate::locks::{Mutex, RwLock, locked, read_lock, write_lock};
 use crate::redb::changes::{Changes, LaterChanges};
-use crate::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::redb::data_file::DataFile;
 use crate::redb::error::{OpenError, ReadError};
 use crate::redb::journal::{self, Checkpoint, Epoch, Journal, JournalError};
 use crate::redb::open::{Opener, new_epoch, open_to_read, open_to_write};
 use crate::redb::recent_rows::RecentRows;
 use crate::redb::tables::{
-    IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of,
-    set_durable, write,
+    self, IDEMPOTENCY, IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, checkpoint_in,
+    forget_journal, keep_checkpoint, make_later, number_of, set_durable, write,
 };
 use pillarbox_domain::id::MessageId;
 
@@ -474,6 +473,12 @@ const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
 fn published_tables(database: &Database) -> Result<Published, ReadError> {
     let transaction = database.begin_read()?;
     KEYED.iter().map(|table| Ok(transaction.open_table(*table)?)).collect()
+}
+
+/// Replays the records that the file does not have yet.
+fn replay_kept(journal: &Journal, transaction: &WriteTransaction) -> Result<(), ReadError> {
+    let Some(kept) = checkpoint_in(&transaction.open_table(META)?)? else { return Ok(()) };
+    journal.replay(kept, |record| Ok(tables::replay(transaction, record)?))
 }
 
 /// Result of writing a batch.

@@ -96,7 +96,8 @@ impl Export<'_> {
             let rows = rows.into_iter().filter_map(|(key, row)| self.brought(table, key, row));
             let rows: Vec<_> = rows.collect();
             self.facts.left_out += (count - rows.len()) as u64;
-            if self.send(Chunk::Rows(table, rows)).is_err() {
+            // If nobody takes rows any more, the receiver gives the reason.
+            if self.to.blocking_send(Chunk::Rows(table, rows)).is_err() {
                 return Ok(());
             }
         }
@@ -142,16 +143,13 @@ impl Export<'_> {
                 Some(row) => rows.push(row),
                 None => self.facts.left_out += 1,
             }
-            if rows.len() == CHUNK_ROWS && self.send(chunk(std::mem::take(&mut rows))).is_err() {
+            if rows.len() == CHUNK_ROWS
+                && self.to.blocking_send(chunk(std::mem::take(&mut rows))).is_err()
+            {
                 return Ok(());
             }
         }
-        let _ = self.send(chunk(rows));
+        let _ = self.to.blocking_send(chunk(rows));
         Ok(())
-    }
-
-    /// Fails if nobody takes rows any more. The receiver gives the reason.
-    fn send(&self, chunk: Chunk) -> Result<(), mpsc::error::SendError<Chunk>> {
-        self.to.blocking_send(chunk)
     }
 }

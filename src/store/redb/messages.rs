@@ -71,13 +71,13 @@ impl RedbStore {
         accepted_at: Timestamp,
     ) -> Result<Option<MessageId>, StoreError> {
         self.published().await;
-        let shared = Arc::clone(&self.shared);
+        let store = self.clone();
         let reading = blocking(move || {
-            shared.database.read(|transaction| {
-                Ok(sent::find_in(&transaction.open_table(SENT)?, &ses_message_id, accepted_at)?)
+            store.read(SENT.name(), "an id of the provider", |transaction| {
+                Ok(sent::find(&transaction.open_table(SENT)?, &ses_message_id, accepted_at)?)
             })
         });
-        self.checked(SENT.name(), "an id of the provider", reading.await)
+        reading.await
     }
 
     /// Reads everything that is durable by now; if a message is given, only the messages before it.

@@ -13,14 +13,14 @@ use crate::damage::Damage;
 use crate::record::decode_message;
 use crate::record::directory::decode_organisation;
 use crate::redb::JOURNAL_NAME;
-use crate::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
 use crate::redb::data_directory::{create_directory, sync_above};
 use crate::redb::data_file::{DataFile, FileId};
 use crate::redb::error::{InRow, OpenError, ReadError};
 use crate::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::redb::overlay::Overlay;
 use crate::redb::tables::{
-    self, FORMAT_KEY, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, begin_write, write, write_tables,
+    self, FORMAT_KEY, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, begin_write, keep_checkpoint,
+    kept_checkpoint, write, write_tables,
 };
 use crate::redb::temp_files::{self, Existing};
 use crate::tables::DATA_FORMAT;

@@ -13,7 +13,7 @@ use crate::redb::changes;
 use crate::redb::error::ReadError;
 use crate::redb::feed::PurgedFeed;
 use crate::redb::tables::IdKey;
-use crate::redb::{RedbStore, sent, timed_rows};
+use crate::redb::{RedbStore, timed_rows};
 use crate::rows::Table;
 use crate::{Purged, StoreError};
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -100,8 +100,17 @@ fn purge_orphans(
     ids: &ops::Range<MessageId>,
     limit: usize,
 ) -> Result<(), ReadError> {
-    let sent_in = ids.start.instant()..ids.end.instant();
-    sent::purge_orphans(&mut batch.tables, &sent_in, limit)?;
+    let [start, end] = [ids.start, ids.end].map(|id| (id.instant().unix_millis(), [0; 16]));
+    let mut orphans = Vec::new();
+    for row in batch.tables.sent.open()?.range(start..end)?.take(limit) {
+        let key = row?.0.value();
+        if batch.tables.messages.open()?.get(key.1)?.is_none() {
+            orphans.push(key);
+        }
+    }
+    for key in orphans {
+        batch.tables.sent.open()?.remove(key)?;
+    }
     let ops::Range { start: first, end } = keys(ids);
     let (mut orphans, mut organisation) = (Vec::new(), 0);
     loop {

@@ -9,12 +9,13 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTab
 
 use crate::record::decode_message;
 use crate::redb::backup::behind_link;
-use crate::redb::checkpoint::{forget_journal, kept_checkpoint};
 use crate::redb::data_file::DataFile;
 use crate::redb::error::{InRow, OpenError, ReadError};
 use crate::redb::open::{open_with, require_format};
 use crate::redb::overlay::Overlay;
-use crate::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
+use crate::redb::tables::{
+    MESSAGES, SUPPRESSIONS, forget_journal, kept_checkpoint, write, write_tables,
+};
 use crate::redb::temp_files::{self, Existing};
 use crate::redb::{CACHE_BYTES, FILE_NAME, rows};
 use pillarbox_domain::id::MessageId;
@@ -135,13 +136,10 @@ impl Candidate {
         }
         // Its lock is held until the other file is in its place. A file that does not open is the
         // usual reason to restore.
-        let lock = match there.then(|| Database::open(&target)) {
-            Some(Err(DatabaseError::DatabaseAlreadyOpen)) => {
-                return Err(RestoreError::InUse { path: target });
-            }
-            Some(Ok(database)) => Some(database),
-            Some(Err(_)) | None => None,
-        };
+        let lock = there.then(|| Database::open(&target));
+        if let Some(Err(DatabaseError::DatabaseAlreadyOpen)) = lock {
+            return Err(RestoreError::InUse { path: target });
+        }
         let installed = (|| {
             let kept = there.then(|| {
                 target.with_file_name(format!("{FILE_NAME}.replaced-{}", now.unix_millis()))

@@ -31,9 +31,7 @@ impl RedbStore {
         let change = move |batch: &mut Batch<'_>| {
             batch.is_changed = false;
             let done = batch.follow(rule)?;
-            if lock == Lock::Directory && batch.is_changed {
-                batch.organisations = Change::Made;
-            }
+            batch.is_directory_changed |= lock == Lock::Directory && batch.is_changed;
             Ok(done)
         };
         self.writer.run(weight, change).await
@@ -187,11 +185,6 @@ impl Tables<'_> {
         Ok(row.map_or(0, |row| row.value()))
     }
 
-    fn remove_use(&mut self, api_key: u32) -> Result<(), redb::Error> {
-        self.key_use.open()?.remove(api_key)?;
-        Ok(())
-    }
-
     pub(super) fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), redb::Error> {
         let meta = self.meta.open()?;
         if value == 0 {
@@ -274,7 +267,8 @@ impl Rows for Batch<'_> {
         self.is_changed = true;
         or_stop(&mut self.failure, self.tables.of(table).remove(key))?;
         if table == Table::ApiKeys {
-            or_stop(&mut self.failure, self.tables.remove_use(key.number(0)))?;
+            let key_use = or_stop(&mut self.failure, self.tables.key_use.open())?;
+            or_stop(&mut self.failure, key_use.remove(key.number(0)))?;
         }
         Ok(())
     }
@@ -322,7 +316,8 @@ impl Rows for Batch<'_> {
         ses_message_id: &str,
         accepted_at: Timestamp,
     ) -> Result<Option<MessageId>, Stop> {
-        or_stop(&mut self.failure, sent::find(&mut self.tables, ses_message_id, accepted_at))
+        let sent = or_stop(&mut self.failure, self.tables.sent.open())?;
+        or_stop(&mut self.failure, sent::find(&**sent, ses_message_id, accepted_at))
     }
 
     fn add_sent(

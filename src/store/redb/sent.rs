@@ -6,12 +6,9 @@
 //! price is a bounded search around the time at which the provider says that it accepted the
 //! message.
 
-use std::ops::Range;
-
 use redb::ReadableTable;
 
-use crate::redb::error::ReadError;
-use crate::redb::tables::{IdKey, Row, Tables};
+use crate::redb::tables::{IdKey, Row};
 use crate::transitions::SEARCH_WINDOW;
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
@@ -21,15 +18,6 @@ const SEARCH_ROWS: usize = 20_000;
 
 /// Finds the message that the provider knows by this id and accepted at about this time.
 pub(super) fn find(
-    tables: &mut Tables<'_>,
-    ses_message_id: &str,
-    accepted_at: Timestamp,
-) -> Result<Option<MessageId>, redb::Error> {
-    Ok(find_in(&**tables.sent.open()?, ses_message_id, accepted_at)?)
-}
-
-/// As [`find`], in a table that is open.
-pub(super) fn find_in(
     sent: &impl ReadableTable<(u64, IdKey), Row>,
     ses_message_id: &str,
     accepted_at: Timestamp,
@@ -54,25 +42,4 @@ pub(super) fn find_in(
         }
     }
     Ok(None)
-}
-
-/// Removes the provider's ids of messages that were sent in a run of instants and have no record
-/// any more, at most `limit`: a record that could not be read did not show when it was sent.
-pub(super) fn purge_orphans(
-    tables: &mut Tables<'_>,
-    sent_in: &Range<Timestamp>,
-    limit: usize,
-) -> Result<(), ReadError> {
-    let mut orphans = Vec::new();
-    let range = (sent_in.start.unix_millis(), [0; 16])..(sent_in.end.unix_millis(), [0; 16]);
-    for row in tables.sent.open()?.range(range)?.take(limit) {
-        let key = row?.0.value();
-        if tables.messages.open()?.get(key.1)?.is_none() {
-            orphans.push(key);
-        }
-    }
-    for key in orphans {
-        tables.sent.open()?.remove(key)?;
-    }
-    Ok(())
 }

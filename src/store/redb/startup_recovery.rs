@@ -61,13 +61,7 @@ pub(super) struct Start {
     pub(super) pending: Pending,
     pub(super) now: Timestamp,
     /// Messages whose body is there, once the file is known.
-    bodies: OnceLock<BTreeSet<MessageId>>,
-}
-
-impl Start {
-    pub(super) fn new(pending: Pending, now: Timestamp) -> Self {
-        Self { pending, now, bodies: OnceLock::new() }
-    }
+    pub(super) bodies: OnceLock<BTreeSet<MessageId>>,
 }
 
 /// Opens the files for the first time in this process. If the disk takes no writes, they are open

@@ -18,6 +18,7 @@ use crate::redb::changes::{
     self, Changes, LaterChanges, RowChange, last_of_each, make, row_changes,
 };
 use crate::redb::error::ReadError;
+use crate::redb::journal::{Checkpoint, Epoch};
 use crate::rows::{Key, KeyRange, KeyedRow, Table, split_timed, timed};
 use crate::tables::with_tables;
 use pillarbox_domain::id::MessageId;
@@ -250,6 +251,39 @@ impl Tables<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes that the file has everything, and needs no journal once this transaction is durable.
+pub(super) fn forget_journal(transaction: &WriteTransaction) -> Result<(), ReadError> {
+    transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
+    Ok(())
+}
+
+/// Returns the checkpoint of its journal that the file has; `None` if it needs no journal.
+pub(super) fn kept_checkpoint(
+    transaction: &ReadTransaction,
+) -> Result<Option<Checkpoint>, ReadError> {
+    checkpoint_in(&transaction.open_table(META)?)
+}
+
+/// As [`kept_checkpoint`], from the open table.
+pub(super) fn checkpoint_in(
+    meta: &impl ReadableTable<&'static str, u64>,
+) -> Result<Option<Checkpoint>, ReadError> {
+    let Some(epoch) = meta.get(JOURNAL_EPOCH)? else { return Ok(None) };
+    let record = meta.get(JOURNAL_RECORD)?.map_or(0, |row| row.value());
+    Ok(Some(Checkpoint { epoch: Epoch(epoch.value()), record }))
+}
+
+/// Writes the checkpoint of its journal that the file has once this transaction is durable.
+pub(super) fn keep_checkpoint(
+    transaction: &WriteTransaction,
+    checkpoint: Checkpoint,
+) -> Result<(), ReadError> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert(JOURNAL_EPOCH, checkpoint.epoch.0)?;
+    meta.insert(JOURNAL_RECORD, checkpoint.record)?;
+    Ok(())
 }
 
 /// Moment from which readers see a row that a batch has put into a table.

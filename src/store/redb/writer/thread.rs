@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::StoreError;
 use crate::locks::write_lock;
 use crate::organisations::read_index;
 use crate::redb::batch::{Batch, Effects, Kind, Operation};
@@ -21,7 +22,6 @@ use crate::redb::usage;
 use crate::redb::writer::answer;
 use crate::redb::{OpenError, Shared, startup_recovery};
 use crate::rows::KeyRange;
-use crate::{Change, StoreError};
 use pillarbox_runtime::sync::atomic::Ordering;
 use pillarbox_runtime::sync::{Instant, thread};
 
@@ -231,7 +231,7 @@ impl Thread {
             let mut batch = Batch {
                 tables,
                 effects: Effects::default(),
-                organisations: Change::None,
+                is_directory_changed: false,
                 is_changed: false,
                 failure: None,
                 shared: &self.shared,
@@ -245,7 +245,7 @@ impl Thread {
                 })?;
             }
             // Read before the commit, because nothing after it may fail.
-            if batch.organisations == Change::Made {
+            if batch.is_directory_changed {
                 let index =
                     read_index(|table| batch.tables.of(table).range(&KeyRange::all(), usize::MAX));
                 batch.effects.organisations = Some(index?);
