@@ -75,7 +75,6 @@ mod tables;
 mod temp_files;
 #[cfg(test)]
 mod tests;
-mod timed_rows;
 mod usage;
 mod writer;
 

@@ -1,23 +1,29 @@
-//! The purge: removes rows that are past their window, oldest first, a bounded step at a time.
+//! The purge: removes rows that are past their window, oldest first, a bounded step at a time, and
+//! the oldest rows of a table whose number of rows is limited.
 
 use std::collections::BTreeSet;
 use std::ops;
 
-use redb::ReadableTable;
+use redb::{ReadableTable, ReadableTableMetadata, StorageError};
 
+use crate::limits;
 use crate::locks::write_lock;
 use crate::purge::PurgeStep;
 use crate::record::{EventKey, decode_message, organisation_of};
+use crate::redb::RedbStore;
 use crate::redb::batch::Batch;
 use crate::redb::changes;
 use crate::redb::error::ReadError;
 use crate::redb::feed::PurgedFeed;
-use crate::redb::tables::IdKey;
-use crate::redb::{RedbStore, timed_rows};
+use crate::redb::tables::{IdKey, Row, Tables, TimedRow};
 use crate::rows::Table;
 use crate::{Purged, StoreError};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::State;
+use pillarbox_domain::time::Timestamp;
+
+/// The part of a full table that is removed at once, so that not every new row checks all others.
+const SHARE: usize = 10;
 
 impl RedbStore {
     pub(crate) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
@@ -38,8 +44,8 @@ fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedF
         }
         remove_all(batch.tables.damaged_messages.open()?, keys(run))?;
     }
-    timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
-    timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
+    expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
+    expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
     let old = (0, 0)..(step.first_hour.number(), 0);
     batch.tables.history.open()?.remove_first(old, limit, |_, _| {})?;
     for run in &step.keys {
@@ -142,5 +148,61 @@ fn remove_all<'a, K: redb::Key + 'static, V: redb::Value>(
     if table.first()?.is_some() {
         table.retain_in(run, |_, _| false)?;
     }
+    Ok(())
+}
+
+/// Removes rows that were put at the instants of these runs.
+fn expire(
+    tables: &mut Tables<'_>,
+    table: Table,
+    runs: &[ops::Range<Timestamp>],
+) -> Result<(), ReadError> {
+    let table = timed(tables, table)?;
+    if !table.is_empty()? {
+        table.retain_in::<&[u8]>(.., |_, (time, _)| {
+            !runs.iter().any(|run| run.contains(&Timestamp::from_unix_millis(time)))
+        })?;
+    }
+    Ok(())
+}
+
+fn timed<'a, 'txn>(
+    tables: &'a mut Tables<'txn>,
+    table: Table,
+) -> Result<&'a mut changes::Table<'txn, Row, TimedRow>, redb::Error> {
+    match table {
+        Table::UnmatchedEvents => tables.unmatched.open(),
+        Table::DeadLetters => tables.dead_letters.open(),
+        other => unreachable!("the rows of {} are not kept for a while", other.as_str()),
+    }
+}
+
+/// Removes the oldest rows of a table that has `max` of them.
+pub(super) fn make_room(
+    tables: &mut Tables<'_>,
+    table: Table,
+    max: usize,
+    what: &str,
+) -> Result<(), ReadError> {
+    let table = timed(tables, table)?;
+    if table.len()? < max as u64 {
+        return Ok(());
+    }
+    let mut times: Vec<u64> = table
+        .iter()?
+        .map(|row| row.map(|(_, row)| row.value().0))
+        .collect::<Result<_, StorageError>>()?;
+    let number = (times.len() / SHARE).max(1);
+    let (older, cut, _) = times.select_nth_unstable(number - 1);
+    let cut = *cut;
+    let mut at_the_cut = number - older.iter().filter(|&&time| time < cut).count();
+    table.retain_in::<&[u8]>(.., |_, (time, _)| {
+        let goes = time < cut || (time == cut && at_the_cut > 0);
+        if goes && time == cut {
+            at_the_cut -= 1;
+        }
+        !goes
+    })?;
+    limits::warn_removed(number as u64, what);
     Ok(())
 }

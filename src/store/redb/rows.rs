@@ -13,7 +13,7 @@ use crate::record::ReportedChange;
 use crate::redb::batch::Batch;
 use crate::redb::error::ReadError;
 use crate::redb::tables::{CLOCK, KEY_USE, META, SnapshotRows, TIME_KEY, Tables, published};
-use crate::redb::{RedbStore, sent, timed_rows};
+use crate::redb::{RedbStore, purge, sent};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::{Change, InMemory, ROW_WEIGHT, StoreError};
 use pillarbox_domain::feed::FeedPosition;
@@ -278,7 +278,7 @@ impl Rows for Batch<'_> {
     }
 
     fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop> {
-        or_stop(&mut self.failure, timed_rows::make_room(&mut self.tables, table, most, what))
+        or_stop(&mut self.failure, purge::make_room(&mut self.tables, table, most, what))
     }
 
     fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
