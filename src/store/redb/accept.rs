@@ -19,7 +19,6 @@ use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::request::IdempotencyKey;
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::usage::Exceeded;
 
 impl RedbStore {
     pub(crate) fn replay(
@@ -68,13 +67,8 @@ struct Accept {
 
 impl Operation for Accept {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        self.decided = Some(match self.check_rights(batch) {
-            Ok(rights) => match own_failure(self.decide(batch, rights), batch.shared)? {
-                Ok(decided) => decided.map_err(AcceptError::LimitReached),
-                Err(error) => Err(error.into()),
-            },
-            Err(error) => Err(error),
-        });
+        let decided = own_failure(self.decide(batch), batch.shared)?;
+        self.decided = Some(decided.unwrap_or_else(|failure| Err(failure.into())));
         Ok(())
     }
 
@@ -108,14 +102,14 @@ impl Accept {
         all.map(|(index, one)| one.check_right(self.mode, index, &directory)).collect()
     }
 
-    /// Decides on all messages whose right holds, or returns the limit of the organisation that the
-    /// new ones would exceed together. Damaged rows and that limit must be found before the first
+    /// Decides on all messages whose right holds, or returns the reason that refuses all: an ended
+    /// right, or the limit of the organisation that the new ones would exceed together. Damaged rows and that limit must be found before the first
     /// write.
-    fn decide(
-        &self,
-        batch: &mut Batch<'_>,
-        rights: Vec<Result<(), AcceptError>>,
-    ) -> Result<Result<Answers, Exceeded>, ReadError> {
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Result<Answers, AcceptError>, ReadError> {
+        let rights = match self.check_rights(batch) {
+            Ok(rights) => rights,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let mut keys = HashSet::new();
         let mut earlier = Vec::with_capacity(self.acceptances.len());
         let mut recipients = 0;
@@ -136,7 +130,7 @@ impl Accept {
         if recipients > 0 {
             let NewMessage { organisation, counted_at, .. } = &self.acceptances[0];
             if let Err(exceeded) = batch.use_up(*organisation, recipients, *counted_at) {
-                return Ok(Err(exceeded));
+                return Ok(Err(AcceptError::LimitReached(exceeded)));
             }
         }
         let decide = |(acceptance, earlier): (&NewMessage, _)| {

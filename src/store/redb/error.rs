@@ -69,17 +69,12 @@ impl From<DatabaseError> for OpenError {
             DatabaseError::DatabaseAlreadyOpen => Self::InUse,
             DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
             DatabaseError::UpgradeRequired(format) => Self::OtherFormat(format),
-            DatabaseError::Storage(StorageError::Io(error))
-                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
-            {
-                Self::Damaged("it is cut short".to_owned())
-            }
-            // redb reports a wrong magic number as invalid data.
-            DatabaseError::Storage(StorageError::Io(error))
-                if error.kind() == std::io::ErrorKind::InvalidData =>
-            {
-                Self::Foreign
-            }
+            DatabaseError::Storage(StorageError::Io(error)) => match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => Self::Damaged("it is cut short".to_owned()),
+                // redb reports a wrong magic number as invalid data.
+                std::io::ErrorKind::InvalidData => Self::Foreign,
+                _ => Self::Io(redb::Error::Io(error)),
+            },
             other => Self::Io(other.into()),
         }
     }

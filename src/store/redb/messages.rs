@@ -171,10 +171,8 @@ fn rows(page: &Page, transaction: &ReadTransaction) -> Result<Rows, ReadError> {
             Some(ids.next().transpose()?.and_then(row))
         })));
     }
-    let end = match end {
-        Some(end) => Bound::Excluded((number, end)),
-        None => Bound::Included((number, [u8::MAX; 16])),
-    };
+    let last = Bound::Included((number, [u8::MAX; 16]));
+    let end = end.map_or(last, |end| Bound::Excluded((number, end)));
     let own = transaction.open_table(BY_ORGANISATION)?;
     let own = own.range((Bound::Included((number, first)), end))?;
     Ok(in_order(order, own, move |(key, _)| {

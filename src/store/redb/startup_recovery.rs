@@ -20,12 +20,11 @@ use crate::redb::feed::FeedIndex;
 use crate::redb::idempotency::IdempotencyIndex;
 use crate::redb::open::FileOrigin;
 use crate::redb::tables::{
-    DAMAGED_MESSAGES, IdKey, MESSAGES, SUPPRESSIONS, TIME_KEY, Tables, write_tables,
+    DAMAGED_MESSAGES, MESSAGES, SUPPRESSIONS, TIME_KEY, Tables, write_tables,
 };
 use crate::redb::{OpenError, Shared, feed, rows, usage, write_lock};
 use crate::rows::{Counter, Table};
 use crate::{InMemory, suppressions, timeline};
-use pillarbox_domain::clock_corrections::{TimeRecord, WindowTime};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::message::{Acceptance, Recorded, State, Transition};
 use pillarbox_domain::time::Timestamp;
@@ -133,9 +132,14 @@ fn set_right(
     let (mut recovered, mut after) = (Recovery::default(), Bound::Unbounded);
     loop {
         let step = write_tables(database, |mut tables| {
-            // A clock that is behind the file's time stamp is wrong.
-            let now = reached(&mut tables)?.map_or(start.now, |at| at.now().max(start.now));
-            let pending = pending_after(&mut tables, after)?;
+            // A clock that is behind the file's time stamp is wrong. A stamp that cannot be read
+            // counts as none here; a later read reports it.
+            let row = tables.clock.open()?.get(TIME_KEY)?;
+            let stamp = row.and_then(|row| decode_time(row.value()).ok());
+            let now = stamp.map_or(start.now, |stamp| stamp.reached().now().max(start.now));
+            let rows = tables.pending.open()?.range((after, Bound::Unbounded))?.take(RECOVERY_STEP);
+            let ids = rows.map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())));
+            let pending = ids.collect::<Result<Vec<_>, _>>()?;
             let (mut kept, mut gone) = (Vec::new(), Vec::new());
             for id in &pending {
                 let stays = bodies.contains(id) && is_queued(&mut tables, *id)?;
@@ -173,17 +177,6 @@ fn load(shared: &Shared, recovered: Recovery) -> Result<Recovery, OpenError> {
     *write_lock(&shared.idempotency) = index;
     shared.memory.restarts.note(now, recovered.kept.clone());
     Ok(Recovery { live_keys, ..recovered })
-}
-
-/// The next pending messages, in the order of their ids.
-fn pending_after(
-    tables: &mut Tables<'_>,
-    after: Bound<IdKey>,
-) -> Result<Vec<MessageId>, ReadError> {
-    let pending = tables.pending.open()?;
-    let rows = pending.range((after, Bound::Unbounded))?.take(RECOVERY_STEP);
-    let ids = rows.map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())));
-    Ok(ids.collect::<Result<_, _>>()?)
 }
 
 /// Returns true if the record can be read and is not final. Without such a record no outcome can be
@@ -243,14 +236,6 @@ fn settle_pending(
         tables.set_counter(Counter::LostMessagesAt, now.unix_millis())?;
     }
     Ok(())
-}
-
-/// Returns the time of the file's stamp. A record that cannot be read counts as none here; a later
-/// read reports it.
-fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
-    let row = tables.clock.open()?.get(TIME_KEY)?;
-    let record = row.and_then(|row| decode_time(row.value()).ok());
-    Ok(record.map(TimeRecord::reached))
 }
 
 /// Notes the records in quarantine, so that every start reports them.
