@@ -180,8 +180,7 @@ impl Chunk {
     fn rows(&self) -> impl Iterator<Item = Option<RowChange<'_>>> {
         let table = self.0[0];
         split_all(&self.0[1..], move |bytes| {
-            let (key, value, behind) = split_row(bytes)?;
-            Some((RowChange { table, key, value: Some(value?) }, behind))
+            split_row(table, bytes).filter(|(row, _)| row.value.is_some())
         })
     }
 }

@@ -170,9 +170,8 @@ pub(super) fn split_all<'a>(
 }
 
 fn split_change(bytes: &[u8]) -> Option<(RowChange<'_>, &[u8])> {
-    let (table, rest) = bytes.split_first()?;
-    let (key, value, behind) = split_row(rest)?;
-    Some((RowChange { table: *table, key, value }, behind))
+    let (table, row) = bytes.split_first()?;
+    split_row(*table, row)
 }
 
 /// Appends the lengths of a key and its value (four bytes each, the lowest first), the key and the
@@ -187,19 +186,19 @@ pub(super) fn push_row(bytes: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     bytes.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Reads the key and the value that bytes begin with, and returns them with the bytes behind them;
-/// `None` if they are cut short.
-pub(super) fn split_row(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>, &[u8])> {
+/// Reads the row of a table that bytes begin with, and returns it with the bytes behind it; `None`
+/// if it is cut short.
+pub(super) fn split_row(table: u8, bytes: &[u8]) -> Option<(RowChange<'_>, &[u8])> {
     let (key_length, rest) = bytes.split_first_chunk()?;
     let (value_length, rest) = rest.split_first_chunk()?;
-    let (key, rest) =
-        rest.split_at_checked(usize::try_from(u32::from_le_bytes(*key_length)).ok()?)?;
+    let key_length = usize::try_from(u32::from_le_bytes(*key_length)).ok()?;
+    let (key, rest) = rest.split_at_checked(key_length)?;
     let value_length = u32::from_le_bytes(*value_length);
     if value_length == REMOVED {
-        return Some((key, None, rest));
+        return Some((RowChange { table, key, value: None }, rest));
     }
     let (value, rest) = rest.split_at_checked(usize::try_from(value_length).ok()?)?;
-    Some((key, Some(value), rest))
+    Some((RowChange { table, key, value: Some(value) }, rest))
 }
 
 /// Table of a transaction, which notes the rows that are put and removed. It is read like redb's

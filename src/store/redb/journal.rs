@@ -343,7 +343,7 @@ fn record_bytes(changes: usize) -> u64 {
 }
 
 fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
-    let hash = parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
+    let hash = parts.iter().fold(Sha256::new(), Sha256::chain_update);
     *hash.finalize().first_chunk().expect("a digest has 32 bytes")
 }
 
