@@ -97,7 +97,7 @@ impl std::fmt::Debug for PostgresStore {
 
 struct Shared {
     memory: InMemory,
-    connector: Connector,
+    connector: Arc<Connector>,
     node: Node,
     /// The server's clock, as it was last read.
     clock: watch::Sender<ClockReading>,
@@ -138,7 +138,7 @@ impl PostgresStore {
         bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, Joined), ConnectError> {
-        let connector = Connector::new(server);
+        let connector = Arc::new(Connector::new(server));
         schema::prepare(&connector.connect().await?, owner).await?;
         let connection = connector.connect_for(Purpose::Start).await?;
         let dead = node::watch_namesake(&connection, &identity).await?;
@@ -150,13 +150,13 @@ impl PostgresStore {
         let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
         let shared = Arc::new(Shared {
             memory: InMemory::default(),
-            connector,
             node,
             clock: watch::Sender::new(reading),
             answer_timeout,
             accepting_connections: usize::from(server.accepting_connections),
-            readers: Slot::new(Purpose::Reads),
-            listers: Slot::new(Purpose::Lists),
+            readers: Slot::new(&connector, Purpose::Reads),
+            listers: Slot::new(&connector, Purpose::Lists),
+            connector,
             suppressions_followed: AtomicI64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
@@ -190,12 +190,8 @@ impl PostgresStore {
         feed::confirm(&shared, &writer).await?;
         let confirming = feed::confirm_others(Arc::clone(&shared), Arc::clone(&writer));
         tasks.spawn(Task::FeedConfirmation, confirming);
-        for slot in [&shared.readers, &shared.listers] {
-            slot.get(&shared.connector).await?;
-        }
-        let connection = shared.readers.get(&shared.connector).await?;
-        shared.feed.follow(&connection).await?;
-        drop(connection);
+        shared.listers.get().await?;
+        shared.feed.follow(&*shared.readers.get().await?).await?;
         tasks.spawn(Task::SignsOfLife, node::live(Arc::clone(&shared)));
         tasks.spawn(Task::OtherNodesChanges, follow(Arc::clone(&shared)));
         tasks.spawn(Task::DatabaseState, cluster::watch_database(Arc::clone(&shared)));
@@ -238,29 +234,12 @@ impl PostgresStore {
         self.query_by(&self.shared.readers, sql, parameters).await
     }
 
-    /// Asks for many rows, so that small reads do not wait behind them.
-    async fn list_rows(
-        &self,
-        sql: &'static str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, StoreError> {
-        self.query_by(&self.shared.listers, sql, parameters).await
-    }
-
-    async fn query_opt(
-        &self,
-        sql: &'static str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, StoreError> {
-        Ok(self.query(sql, parameters).await?.pop())
-    }
-
     async fn query_one(
         &self,
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row, StoreError> {
-        self.query_opt(sql, parameters).await?.ok_or(StoreError::Unavailable)
+        self.query(sql, parameters).await?.pop().ok_or(StoreError::Unavailable)
     }
 
     /// Asks, and once more if the connection was lost. A read of many rows that takes too long is
@@ -271,22 +250,14 @@ impl PostgresStore {
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        let shared = &self.shared;
-        let limit = shared.answer_timeout;
-        let mut asked = 0;
-        loop {
-            asked += 1;
-            let rows = async {
-                let connection = slot.get_within(limit, &shared.connector).await?;
-                connection.query_within(limit, sql, parameters).await
-            };
-            match rows.await {
-                Ok(rows) => return Ok(rows),
-                Err(QueryError::Server(_)) if asked == 1 => {}
-                Err(QueryError::Silent { .. }) if asked == 1 && slot.asks_again() => {}
-                Err(error) => return Err(shared.refused(error)),
-            }
-        }
+        let limit = self.shared.answer_timeout;
+        let ask = async || slot.get_within(limit).await?.query_within(limit, sql, parameters).await;
+        let asked = match ask().await {
+            Err(QueryError::Server(_)) => ask().await,
+            Err(QueryError::Silent { .. }) if slot.asks_again() => ask().await,
+            asked => asked,
+        };
+        asked.map_err(|error| self.shared.refused(error))
     }
 }
 
@@ -365,10 +336,7 @@ impl Shared {
     }
 
     async fn reload_directory(&self) -> Result<(), QueryError> {
-        let read = async || {
-            let connection = self.readers.get(&self.connector).await?;
-            self.memory.directory.read(&connection).await
-        };
+        let read = async || self.memory.directory.read(&*self.readers.get().await?).await;
         match read().await {
             Err(error) if error.is_lost_connection() => read().await,
             read => read,
@@ -386,7 +354,7 @@ async fn follow(shared: Arc<Shared>) {
             () = shared.feed.now_confirmed() => {}
         }
         let followed = async {
-            let connection = shared.readers.get(&shared.connector).await?;
+            let connection = shared.readers.get().await?;
             shared.memory.directory.follow(&connection).await?;
             shared.follow_suppressions(&connection).await?;
             shared.feed.follow(&connection).await?;

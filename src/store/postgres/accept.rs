@@ -472,16 +472,12 @@ async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found 
         WHERE known.message = asked.message OR known.created_at > $4";
     let Parameters { organisations, keys, ids, live_after, .. } = parameters;
     loop {
-        let read = async {
-            let connection = shared.readers.get(&shared.connector).await?;
-            connection.query(KEYS, &[organisations, keys, ids, live_after]).await
-        };
+        let parameters: [&(dyn ToSql + Sync); 4] = [organisations, keys, ids, live_after];
+        let read = async { shared.readers.get().await?.query(KEYS, &parameters).await };
         match read.await {
             Ok(rows) => {
-                let keyed = rows.iter().map(|row| {
-                    let message = message_id(row.get(2));
-                    ((row.get(0), row.get(1)), message)
-                });
+                let keyed =
+                    rows.iter().map(|row| ((row.get(0), row.get(1)), message_id(row.get(2))));
                 return Found(keyed.collect());
             }
             // It is accepted. The caller has to learn that, or a queue would miss it.

@@ -37,10 +37,8 @@ impl PostgresStore {
     pub(crate) async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
         let shared = &self.shared;
         let sql = take_sql(interval);
-        let taken = timeout(shared.answer_timeout, async {
-            let connection = shared.readers.get(&shared.connector).await?;
-            connection.script(&sql).await
-        });
+        let taken = async { shared.readers.get().await?.script(&sql).await };
+        let taken = timeout(shared.answer_timeout, taken);
         let rows = taken.await.unwrap_or(Err(QueryError::TimedOut(shared.answer_timeout)));
         let rows = rows.map_err(|error| shared.refused(error))?;
         let wait = rows.iter().find_map(|row| row.try_get("wait").ok().flatten());

@@ -82,7 +82,7 @@ impl PostgresStore {
             return Ok(());
         }
         let ids: Vec<Uuid> = waiting.keys().copied().map(uuid_of).collect();
-        for row in self.list_rows(MARKED, &[&ids]).await? {
+        for row in self.query_by(&self.shared.listers, MARKED, &[&ids]).await? {
             if let Some(message) = waiting.get_mut(&message_id(row.get(0))) {
                 message.calling = row.get::<_, Option<i32>>(1).map(i32::unsigned_abs);
             }

@@ -52,10 +52,7 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let looked = async {
-            let connection = shared.listers.get(&shared.connector).await?;
-            database(&connection).await
-        };
+        let looked = async { database(&*shared.listers.get().await?).await };
         // The beat says whether the server answers at all.
         let Ok(mut status) = looked.await else { continue };
         let mut known = locked(&shared.database);

@@ -505,13 +505,14 @@ impl Connection {
 
 /// Place of a connection that many callers use for reading. A lost connection is replaced.
 pub(super) struct Slot {
+    connector: Arc<Connector>,
     purpose: Purpose,
     connection: RwLock<Option<Arc<Connection>>>,
 }
 
 impl Slot {
-    pub(super) fn new(purpose: Purpose) -> Self {
-        Self { purpose, connection: RwLock::default() }
+    pub(super) fn new(connector: &Arc<Connector>, purpose: Purpose) -> Self {
+        Self { connector: Arc::clone(connector), purpose, connection: RwLock::default() }
     }
 
     /// Returns true if a statement without an answer is repeated. A read of many rows may only have
@@ -521,17 +522,13 @@ impl Slot {
     }
 
     /// Returns the connection within `limit`, because another caller may be making it.
-    pub(super) async fn get_within(
-        &self,
-        limit: Duration,
-        connector: &Connector,
-    ) -> Result<Arc<Connection>, QueryError> {
+    pub(super) async fn get_within(&self, limit: Duration) -> Result<Arc<Connection>, QueryError> {
         let silent = QueryError::Silent { purpose: self.purpose.as_str(), limit };
-        timeout(limit, self.get(connector)).await.unwrap_or(Err(silent))
+        timeout(limit, self.get()).await.unwrap_or(Err(silent))
     }
 
     /// Returns the connection, a new one if the last one is lost.
-    pub(super) async fn get(&self, connector: &Connector) -> Result<Arc<Connection>, QueryError> {
+    pub(super) async fn get(&self) -> Result<Arc<Connection>, QueryError> {
         let open = |slot: &Option<Arc<Connection>>| {
             slot.as_ref().filter(|connection| !connection.is_closed()).cloned()
         };
@@ -543,7 +540,7 @@ impl Slot {
         if let Some(connection) = open(&slot) {
             return Ok(connection);
         }
-        let connection = Arc::new(connector.connect_for(self.purpose).await?);
+        let connection = Arc::new(self.connector.connect_for(self.purpose).await?);
         *slot = Some(Arc::clone(&connection));
         Ok(connection)
     }

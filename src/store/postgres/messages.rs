@@ -64,17 +64,18 @@ impl PostgresStore {
         &self,
         id: MessageId,
     ) -> Result<Option<MessageRow>, StoreError> {
-        let row = self.query_opt(READ, &[&uuid_of(id)]).await?;
+        let row = self.query(READ, &[&uuid_of(id)]).await?.pop();
         Ok(row.map(|row| (row.get(0), row.get::<_, Option<i32>>(1).map(i32::unsigned_abs))))
     }
 
     pub(crate) async fn first_message(&self) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
-        let row = self.query_opt("SELECT id, record FROM message ORDER BY id LIMIT 1", &[]).await?;
+        let row =
+            self.query("SELECT id, record FROM message ORDER BY id LIMIT 1", &[]).await?.pop();
         Ok(row.map(|row| (message_id(row.get(0)), row.get(1))))
     }
 
     pub(crate) async fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
-        let row = self.query_opt("SELECT id FROM message ORDER BY id DESC LIMIT 1", &[]).await?;
+        let row = self.query("SELECT id FROM message ORDER BY id DESC LIMIT 1", &[]).await?.pop();
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
@@ -84,7 +85,7 @@ impl PostgresStore {
         _: Timestamp,
     ) -> Result<Option<MessageId>, StoreError> {
         const FIND: &str = "SELECT id FROM sent WHERE ses_message_id = $1";
-        let row = self.query_opt(FIND, &[&ses_message_id]).await?;
+        let row = self.query(FIND, &[&ses_message_id]).await?.pop();
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
@@ -126,7 +127,7 @@ impl PostgresStore {
             if let Some(own) = &organisation {
                 parameters.push(own);
             }
-            let read = self.list_rows(sql, &parameters).await?;
+            let read = self.query_by(&self.shared.listers, sql, &parameters).await?;
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
             let shared = Arc::clone(&self.shared);
@@ -165,8 +166,7 @@ impl Shared {
     pub(super) async fn note_lead(&self, lead: i64) -> Result<(), QueryError> {
         const NOTE: &str = "UPDATE cluster SET id_lead = greatest(id_lead, $1)";
         if lead > self.id_lead.load(Ordering::Acquire) {
-            let connection = self.readers.get(&self.connector).await?;
-            connection.execute(NOTE, &[&lead]).await?;
+            self.readers.get().await?.execute(NOTE, &[&lead]).await?;
             self.id_lead.fetch_max(lead, Ordering::AcqRel);
         }
         Ok(())

@@ -542,7 +542,7 @@ pub(super) async fn recover_orphans(
 ) -> Result<usize, QueryError> {
     let mut recovered = 0;
     loop {
-        let connection = shared.readers.get(&shared.connector).await?;
+        let connection = shared.readers.get().await?;
         let rows = connection.query(ORPHANS, &[&SETTLED_AT_ONCE]).await?;
         if rows.is_empty() {
             return Ok(recovered);
@@ -580,7 +580,7 @@ impl PostgresStore {
 
     pub(crate) async fn leave(&self) {
         let left = async {
-            let connection = self.shared.readers.get(&self.shared.connector).await?;
+            let connection = self.shared.readers.get().await?;
             for statement in LEAVE {
                 connection.execute(statement, &[&self.shared.node.id()]).await?;
             }

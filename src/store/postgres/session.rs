@@ -75,7 +75,7 @@ pub(super) async fn remove_unused(shared: &Shared) -> Result<(), QueryError> {
     };
     // Later sessions have greater numbers: however late the server does this, it spares them.
     let Some(last) = used.iter().max() else { return Ok(()) };
-    let connection = shared.readers.get(&shared.connector).await?;
+    let connection = shared.readers.get().await?;
     connection.execute(REMOVE_UNUSED, &[&shared.node.id(), last, &used]).await?;
     Ok(())
 }

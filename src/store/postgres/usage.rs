@@ -111,7 +111,7 @@ pub(super) async fn judge(
         let exceeded = asked.iter().map(|_| None).collect();
         return Ok(Judged { exceeded, ..Judged::default() });
     }
-    let connection = shared.readers.get(&shared.connector).await?;
+    let connection = shared.readers.get().await?;
     let organisations: Vec<OrganisationId> = limits.keys().copied().collect();
     let numbers: Vec<i32> = organisations.iter().copied().map(number).collect();
     let month = millis(Period::Month.start(now));
@@ -215,10 +215,7 @@ impl PostgresStore {
         organisations: &[OrganisationId],
         now: Timestamp,
     ) -> Result<Vec<Usage>, StoreError> {
-        let read = async {
-            let connection = self.shared.listers.get(&self.shared.connector).await?;
-            read(&connection, organisations, now).await
-        };
+        let read = async { read(&*self.shared.listers.get().await?, organisations, now).await };
         read.await.map_err(|error| self.shared.refused(error))
     }
 
@@ -226,10 +223,8 @@ impl PostgresStore {
         &self,
         month: Timestamp,
     ) -> Result<Vec<(OrganisationId, u64)>, StoreError> {
-        let read = async {
-            let connection = self.shared.listers.get(&self.shared.connector).await?;
-            connection.query(OF_MONTH, &[&millis(month)]).await
-        };
+        let read =
+            async { self.shared.listers.get().await?.query(OF_MONTH, &[&millis(month)]).await };
         let rows = read.await.map_err(|error| self.shared.refused(error))?;
         let used = |row: &Row| {
             let organisation = OrganisationId(row.get::<_, i32>(0).unsigned_abs());
