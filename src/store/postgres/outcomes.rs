@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::postgres::calls;
 use crate::postgres::error::QueryError;
-use crate::postgres::row_set::{Effects, ROUNDS, RowSet};
+use crate::postgres::row_set::{Effects, RowSet};
 use crate::postgres::session::Session;
 use crate::postgres::{PostgresStore, Shared};
 use crate::rows::{Key, KeyRange, Lock, Stop, Table};
@@ -277,25 +277,20 @@ async fn write(
     }
     let begun = session.begin().await?;
     let connection = session.connection();
-    for _ in 0..ROUNDS {
-        rows.fetch(connection).await?;
-        rows.restart();
-        let decided = batch.iter().map(|job| job.decide(&mut rows));
-        let decided = decided.collect::<Result<Vec<_>, _>>()?;
-        let is_unread = |decided: &Result<_, _>| matches!(decided, Err(Stop::Unread));
-        if decided.iter().any(is_unread) || rows.runs_again() {
-            continue;
-        }
-        let effects = rows.write(connection).await?;
-        session.commit(begun).await?;
-        let decided = decided.into_iter().map(|decided| {
-            decided.map_err(|stop| match stop {
-                // A row that cannot be read fails only its job.
-                Stop::Damaged(row) => shared.refused(row.into()),
-                Stop::Unread | Stop::Failed => StoreError::Unavailable,
-            })
-        });
-        return Ok((decided.collect(), effects));
-    }
-    Err(QueryError::Endless)
+    let decided = rows.run(connection, |rows| {
+        let decided = batch.iter().map(|job| job.decide(rows)).collect::<Result<Vec<_>, _>>()?;
+        let is_unread = |decided: &Decision| matches!(decided, Err(Stop::Unread));
+        Ok((!decided.iter().any(is_unread)).then_some(decided))
+    });
+    let decided = decided.await?;
+    let effects = rows.write(connection).await?;
+    session.commit(begun).await?;
+    let decided = decided.into_iter().map(|decided| {
+        decided.map_err(|stop| match stop {
+            // A row that cannot be read fails only its job.
+            Stop::Damaged(row) => shared.refused(row.into()),
+            Stop::Unread | Stop::Failed => StoreError::Unavailable,
+        })
+    });
+    Ok((decided.collect(), effects))
 }

@@ -31,7 +31,7 @@ use pillarbox_domain::message::Message;
 use pillarbox_domain::time::Timestamp;
 
 /// Largest number of runs of a rule until every row that it needs is here.
-pub(super) const ROUNDS: usize = 8;
+const ROUNDS: usize = 8;
 
 /// Keeps others from these ids of the provider until the end of the transaction, so that an event
 /// and the outcome that it waits for do not miss each other.
@@ -84,11 +84,10 @@ pub(super) struct RowSet<'a> {
     feed_end: Option<FeedPosition>,
     unread: Unread,
     changes: Changes,
-    has_run: bool,
 }
 
 /// Rows to read before the rules run again.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 struct Unread {
     rows: BTreeMap<Table, BTreeSet<Key>>,
     runs: BTreeSet<Run>,
@@ -135,19 +134,30 @@ impl<'a> RowSet<'a> {
             feed_end: None,
             unread: Unread::default(),
             changes: Changes::default(),
-            has_run: false,
         }
     }
 
-    /// Returns true if rules that have all their rows run once more. In tests each does, because a
-    /// rule may change nothing but rows.
-    pub(super) const fn runs_again(&mut self) -> bool {
-        cfg!(test) && !std::mem::replace(&mut self.has_run, true)
-    }
-
-    /// Forgets the changes of the rules before they run again.
-    pub(super) fn restart(&mut self) {
-        self.changes = Changes::default();
+    /// Runs rules until all rows that they need are here; they return `None` if one is not. In
+    /// tests they run once more then, because a rule may change nothing but rows.
+    pub(super) async fn run<T>(
+        &mut self,
+        connection: &Connection,
+        mut rules: impl FnMut(&mut Self) -> Result<Option<T>, QueryError>,
+    ) -> Result<T, QueryError> {
+        let mut runs_again = cfg!(test);
+        for _ in 0..ROUNDS {
+            if self.unread != Unread::default() {
+                self.fetch(connection).await?;
+            }
+            // Those of the rules' last run.
+            self.changes = Changes::default();
+            if let Some(done) = rules(self)?
+                && !std::mem::take(&mut runs_again)
+            {
+                return Ok(done);
+            }
+        }
+        Err(QueryError::Endless)
     }
 
     /// Registers a row to be read with the next ones, unless it is here. Returns true if it is.
@@ -176,7 +186,7 @@ impl<'a> RowSet<'a> {
     }
 
     /// Reads and locks the rows that the rules have requested.
-    pub(super) async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
+    async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
         let mut unread = std::mem::take(&mut self.unread);
         let mut queries = self.locks(&unread);
         let locks = queries.len();

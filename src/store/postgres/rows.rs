@@ -9,10 +9,10 @@ use tokio_postgres::types::ToSql;
 use crate::StoreError;
 use crate::directory::{KeyUses, OrganisationIndex};
 use crate::postgres::PostgresStore;
-use crate::postgres::connection::{Connection, Slot};
+use crate::postgres::connection::Slot;
 use crate::postgres::error::QueryError;
 use crate::postgres::outcomes::{ATTEMPTS, PAUSE};
-use crate::postgres::row_set::{ROUNDS, RowSet, counters_of};
+use crate::postgres::row_set::{RowSet, counters_of};
 use crate::postgres::session::Transaction;
 use crate::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
@@ -54,7 +54,12 @@ impl PostgresStore {
     ) -> Result<(T, Option<OrganisationIndex>), QueryError> {
         let change = Transaction::begin(&self.writer).await?;
         let mut rows = RowSet::new(&self.shared, lock);
-        let done = follow(&mut rows, change.connection(), rule).await?;
+        let done = rows.run(change.connection(), |rows| match rule(rows) {
+            Ok(done) => Ok(Some(done)),
+            Err(Stop::Damaged(row)) => Err(row.into()),
+            Err(Stop::Unread | Stop::Failed) => Ok(None),
+        });
+        let done = done.await?;
         if rows.is_unchanged() {
             return Ok((done, None));
         }
@@ -152,22 +157,4 @@ pub(super) fn put_key_use(uses: &KeyUses) -> Query {
     let (ids, times): (Vec<i32>, Vec<i64>) =
         uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
     Query::new(PUT, vec![Box::new(ids), Box::new(times)])
-}
-
-/// Runs a rule until all rows that it needs are here.
-async fn follow<T>(
-    rows: &mut RowSet<'_>,
-    connection: &Connection,
-    rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
-) -> Result<T, QueryError> {
-    for _ in 0..ROUNDS {
-        rows.restart();
-        match rule(rows) {
-            Ok(_) if rows.runs_again() => {}
-            Ok(done) => return Ok(done),
-            Err(Stop::Damaged(row)) => return Err(QueryError::Row(row)),
-            Err(Stop::Unread | Stop::Failed) => rows.fetch(connection).await?,
-        }
-    }
-    Err(QueryError::Endless)
 }
