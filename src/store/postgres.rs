@@ -385,7 +385,7 @@ async fn recover(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
 }
 
 fn number(organisation: OrganisationId) -> i32 {
-    i32::try_from(organisation.0).unwrap_or(i32::MAX)
+    tables::integer(organisation.0)
 }
 
 fn uuid_of(id: MessageId) -> Uuid {
@@ -397,7 +397,7 @@ fn message_id(uuid: Uuid) -> MessageId {
 }
 
 fn millis(instant: Timestamp) -> i64 {
-    i64::try_from(instant.unix_millis()).unwrap_or(i64::MAX)
+    tables::bigint(instant.unix_millis())
 }
 
 fn timestamp(millis: i64) -> Timestamp {

@@ -13,6 +13,7 @@ use crate::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::postgres::error::{ConnectError, QueryError};
 use crate::postgres::peers::{BURY, Peer, boot_time};
 use crate::postgres::silence::{Purpose, Silence};
+use crate::postgres::tables::bigint;
 use crate::postgres::{PostgresStore, Shared, timestamp};
 use crate::{StoreError, StoreId};
 use pillarbox_domain::time::ClockReading;
@@ -99,7 +100,7 @@ pub(super) async fn database(connection: &Connection) -> Result<DatabaseStatus, 
 /// so it is not corrected.
 fn unix_millis() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+    bigint(now.as_millis())
 }
 
 impl PostgresStore {

@@ -9,7 +9,7 @@ use crate::postgres::error::QueryError;
 use crate::postgres::replays::digest;
 use crate::postgres::rows::put_key_use;
 use crate::postgres::silence::Purpose;
-use crate::postgres::tables::{Known, Query, bigint, ids, put, set_counter};
+use crate::postgres::tables::{Known, Query, array, bigint, put, set_counter};
 use crate::postgres::usage::put_usage;
 use crate::postgres::{number, schema, uuid_of};
 use crate::rows::Table;
@@ -110,17 +110,15 @@ impl Import {
             Chunk::Pending(pending) => {
                 done.rows += pending.len() as u64;
                 done.pending += pending.len() as u64;
-                Query::new(PENDING, vec![ids(pending.into_iter().map(uuid_of))])
+                Query::new(PENDING, vec![array(pending.into_iter().map(uuid_of))])
             }
             Chunk::IdempotencyKeys(keys) => {
                 done.rows += keys.len() as u64;
-                let organisations: Vec<i32> = keys.iter().map(|(of, ..)| number(*of)).collect();
-                let digests: Vec<_> =
-                    keys.iter().map(|(_, key, ..)| digest(key.as_key())).collect();
-                let times: Vec<i64> = keys.iter().map(|(.., at)| bigint(*at)).collect();
-                let ids = ids(keys.iter().map(|(_, _, id, _)| uuid_of(*id)));
-                let (organisations, digests) = (Box::new(organisations), Box::new(digests));
-                Query::new(IDEMPOTENCY_KEYS, vec![organisations, digests, ids, Box::new(times)])
+                let organisations = array(keys.iter().map(|(of, ..)| number(*of)));
+                let digests = array(keys.iter().map(|(_, key, ..)| digest(key.as_key())));
+                let ids = array(keys.iter().map(|(_, _, id, _)| uuid_of(*id)));
+                let times = array(keys.iter().map(|(.., at)| bigint(*at)));
+                Query::new(IDEMPOTENCY_KEYS, vec![organisations, digests, ids, times])
             }
             Chunk::Usage(usage) => {
                 done.rows += usage.len() as u64;
@@ -128,16 +126,16 @@ impl Import {
             }
             Chunk::Sent(sent) => {
                 done.rows += sent.len() as u64;
-                let times: Vec<i64> = sent.iter().map(|(.., at)| bigint(*at)).collect();
-                let ids = ids(sent.iter().map(|(_, id, _)| uuid_of(*id)));
-                let ses_ids: Vec<_> = sent.into_iter().map(|(ses_id, ..)| ses_id).collect();
-                Query::new(SENT, vec![Box::new(ses_ids), ids, Box::new(times)])
+                let times = array(sent.iter().map(|(.., at)| bigint(*at)));
+                let ids = array(sent.iter().map(|(_, id, _)| uuid_of(*id)));
+                let ses_ids = array(sent.into_iter().map(|(ses_id, ..)| ses_id));
+                Query::new(SENT, vec![ses_ids, ids, times])
             }
         }
     }
 
     async fn run(&self, query: &Query) -> Result<u64, QueryError> {
-        self.connection.execute(query.sql(), &query.parameters()).await
+        self.connection.execute(query.sql, &query.parameters()).await
     }
 
     /// Writes the facts, and makes all of it durable.

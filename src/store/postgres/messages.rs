@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::listing::{Order, Page, SURE_ROWS, blocking};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
+use crate::postgres::tables::bigint;
 use crate::postgres::{PostgresStore, Shared, message_id, number, uuid_of};
 use crate::rows::MessageRow;
 use crate::{MessageFilter, MessagePage, StoreError};
@@ -112,7 +113,7 @@ impl PostgresStore {
         let is_pending_only = filter.finds_only_pending();
         let mut page = Page::new(filter, limit, window_now, lead);
         let order = page.order;
-        let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
+        let most_bytes = bigint(BYTES_PER_LOOK);
         let mut step = limit.clamp(1, SURE_ROWS);
         let is_of_one = organisation.is_some();
         let sql = if is_pending_only {
@@ -122,7 +123,7 @@ impl PostgresStore {
         };
         loop {
             let (first, end) = (uuid_of(page.first), page.end.map_or(Uuid::max(), uuid_of));
-            let rows = i64::try_from(step).unwrap_or(i64::MAX);
+            let rows = bigint(step);
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&first, &end, &rows, &most_bytes];
             if let Some(own) = &organisation {
                 parameters.push(own);

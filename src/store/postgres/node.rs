@@ -19,12 +19,12 @@ use crate::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
 use crate::locks::{Mutex, locked};
 use crate::postgres::cluster::read_clock;
 use crate::postgres::connection::Connection;
-use crate::postgres::error::ConnectError;
-use crate::postgres::error::QueryError;
+use crate::postgres::error::{ConnectError, QueryError};
 use crate::postgres::outcomes::Job;
 use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
+use crate::postgres::tables::{bigint, integer};
 use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
 use crate::rate_share::part_of_pace;
 use crate::record::decode_message;
@@ -365,7 +365,7 @@ async fn join_once(
 ) -> Result<Option<(i32, BTreeSet<MessageId>)>, QueryError> {
     let NodeIdentity { name, directory, place, least_dead_after, .. } = identity;
     let (directory, place) = (directory.as_slice(), place.as_bytes());
-    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
+    let least_dead_after = bigint(least_dead_after.as_millis());
     connection.batch("BEGIN").await?;
     let mut predecessor = None;
     if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
@@ -491,8 +491,7 @@ async fn beat(
     let id = shared.node.id();
     let sent = boot_time();
     let load = shared.node.load();
-    let pending = i64::try_from(load.pending).unwrap_or(i64::MAX);
-    let demand = i32::try_from(load.demand).unwrap_or(i32::MAX);
+    let (pending, demand) = (bigint(load.pending), integer(load.demand));
     let warnings = connection.warnings();
     let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions, &demand]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };

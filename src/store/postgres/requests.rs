@@ -13,6 +13,7 @@ use crate::locks::{Mutex, locked};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::Transaction;
+use crate::postgres::tables::bigint;
 use crate::postgres::{PostgresStore, Shared};
 
 /// Largest number of requests that wait until this node begins to answer them.
@@ -50,7 +51,7 @@ impl Default for Requests {
 impl Shared {
     /// Reads the requests of other nodes to this one, and hands each over once.
     pub(super) async fn take_requests(&self, connection: &Connection) -> Result<(), QueryError> {
-        let most = i64::try_from(QUEUE_CAPACITY).unwrap_or(i64::MAX);
+        let most = bigint(QUEUE_CAPACITY);
         let rows = connection.query(OWN, &[&self.node.id(), &most]).await?;
         let mut taken = locked(&self.requests.taken);
         let waiting: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();

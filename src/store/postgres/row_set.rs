@@ -18,7 +18,7 @@ use crate::postgres::calls::UNMARK;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::tables::{
-    CHANGE_DIRECTORY, Known, LOCK_COUNTERS, Query, ask_all, bigint, ids, keyed_row, limit, lock,
+    CHANGE_DIRECTORY, Known, LOCK_COUNTERS, Query, array, ask_all, bigint, keyed_row, limit, lock,
     put, range, remove, set_counter,
 };
 use crate::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
@@ -188,50 +188,46 @@ impl<'a> RowSet<'a> {
     /// Reads and locks the rows that the rules have requested.
     async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
         let mut unread = std::mem::take(&mut self.unread);
-        let mut queries = self.locks(&unread);
-        let locks = queries.len();
-        for (table, keys) in &unread.rows {
-            queries.push(lock(*table, &keys.iter().collect::<Vec<_>>()));
-        }
         // Of many messages, in one statement.
         let unmatched: Vec<Run> =
             unread.runs.extract_if(.., |(table, ..)| *table == Table::UnmatchedEvents).collect();
+        let ses_id = |key: &Key| key.text_to_nul(0).to_owned();
+        let unmatched_ids: Vec<String> =
+            unmatched.iter().map(|(_, run, _)| ses_id(&run.from)).collect();
+        let keys = unread.rows.get(&Table::UnmatchedEvents).into_iter().flatten();
+        let mut ses_ids = unread.sent.clone();
+        ses_ids.extend(keys.map(ses_id).chain(unmatched_ids.iter().cloned()));
+        let mut queries = Vec::new();
+        for (table, keys) in &unread.rows {
+            queries.push(lock(*table, &keys.iter().collect::<Vec<_>>()));
+        }
         if !unmatched.is_empty() {
-            let of = |(_, run, _): &Run| run.from.text_to_nul(0).to_owned();
-            let ses_ids: Vec<String> = unmatched.iter().map(of).collect();
-            queries.push(Query::new(FIND_UNMATCHED, vec![Box::new(ses_ids)]));
+            queries.push(Query::new(FIND_UNMATCHED, vec![array(unmatched_ids)]));
         }
         queries.extend(unread.runs.iter().map(|(table, run, most)| range(*table, run, *most)));
         if !unread.sent.is_empty() {
-            let sent: Vec<String> = unread.sent.iter().cloned().collect();
-            queries.push(Query::new(FIND_SENT, vec![Box::new(sent)]));
+            queries.push(Query::new(FIND_SENT, vec![array(unread.sent.iter().cloned())]));
         }
         let locks_counters = unread.counters && self.lock != Lock::Directory;
         queries.extend(locks_counters.then(|| Query::new(LOCK_COUNTERS, Vec::new())));
         queries.extend(unread.feed_end.then(|| Query::new(LAST_POSITION, Vec::new())));
-        let answers = ask_all(connection, &queries).await?;
-        self.note_lock(&answers);
-        let mut answers = answers.into_iter().skip(locks);
+        let mut answers = self.ask_locked(connection, ses_ids, queries).await?.into_iter();
         let mut answer = || answers.next().unwrap_or_default();
         for (table, keys) in unread.rows {
-            let rows = self.read.entry(table).or_default();
-            rows.extend(keys.into_iter().map(|key| (key, None)));
-            let found = answer().iter().map(|row| keyed_row(table, row)).collect::<Vec<_>>();
-            rows.extend(found.into_iter().map(|(key, row)| (key, Some(row))));
+            let missing = keys.into_iter().map(|key| (key, None));
+            self.read.entry(table).or_default().extend(missing);
+            self.note_rows(table, &answer());
         }
         if !unmatched.is_empty() {
-            let rows = self.read.entry(Table::UnmatchedEvents).or_default();
-            let found = answer();
-            let found = found.iter().map(|row| keyed_row(Table::UnmatchedEvents, row));
-            rows.extend(found.map(|(key, row)| (key, Some(row))));
+            self.note_rows(Table::UnmatchedEvents, &answer());
             self.runs.extend(unmatched.into_iter().map(|run| (run, None)));
         }
-        for (table, run, most) in unread.runs {
-            let found: Vec<KeyedRow> = answer().iter().map(|row| keyed_row(table, row)).collect();
-            let last = found.last().filter(|_| found.len() == most).map(|(key, _)| key.clone());
-            let rows = self.read.entry(table).or_default();
-            rows.extend(found.into_iter().map(|(key, row)| (key, Some(row))));
-            self.runs.insert((table, run, most), last);
+        for run in unread.runs {
+            let (table, _, most) = run;
+            let found = answer();
+            self.note_rows(table, &found);
+            let last = found.last().filter(|_| found.len() == most);
+            self.runs.insert(run, last.map(|row| keyed_row(table, row).0));
         }
         if !unread.sent.is_empty() {
             self.sent.extend(unread.sent.into_iter().map(|ses_id| (ses_id, None)));
@@ -249,20 +245,35 @@ impl<'a> RowSet<'a> {
         Ok(())
     }
 
-    /// Returns true if the directory must be locked, and is not.
-    fn needs_directory(&self) -> bool {
-        self.lock == Lock::Directory && self.version.is_none()
+    fn note_rows(&mut self, table: Table, found: &[Row]) {
+        let rows = found.iter().map(|row| keyed_row(table, row));
+        self.read.entry(table).or_default().extend(rows.map(|(key, row)| (key, Some(row))));
     }
 
-    /// Notes what locking the directory has returned, if these answers are the first after
-    /// [`RowSet::locks`].
-    fn note_lock(&mut self, answers: &[Vec<Row>]) {
-        if self.needs_directory()
-            && let Some(row) = answers.first().and_then(|rows| rows.first())
-        {
+    /// Takes the locks that are needed before the queries, that of the directory first, and sends
+    /// the queries behind them. Returns the answers to the queries.
+    async fn ask_locked(
+        &mut self,
+        connection: &Connection,
+        ses_ids: BTreeSet<String>,
+        queries: Vec<Query>,
+    ) -> Result<Vec<Vec<Row>>, QueryError> {
+        let mut all = Vec::new();
+        let locks_directory = self.lock == Lock::Directory && self.version.is_none();
+        if locks_directory {
+            all.push(Query::new(CHANGE_DIRECTORY, Vec::new()));
+        }
+        if !ses_ids.is_empty() {
+            all.push(Query::new(LOCK_SES_IDS, vec![array(ses_ids)]));
+        }
+        let locks = all.len();
+        all.extend(queries);
+        let mut answers = ask_all(connection, &all).await?;
+        if locks_directory && let Some(row) = answers[0].first() {
             self.counters = counters_of(row);
             self.version = Some(row.get::<_, i64>("directory_version").cast_unsigned());
         }
+        Ok(answers.split_off(locks))
     }
 
     /// Returns the directory after a commit that changed it, if this node knows the one before.
@@ -282,29 +293,11 @@ impl<'a> RowSet<'a> {
         Some(index)
     }
 
-    /// Returns the locks to take before the rows are read, that of the directory first.
-    fn locks(&self, unread: &Unread) -> Vec<Query> {
-        let mut locks = Vec::new();
-        if self.needs_directory() {
-            locks.push(Query::new(CHANGE_DIRECTORY, Vec::new()));
-        }
-        let mut ses_ids = unread.sent.clone();
-        let keys = unread.rows.get(&Table::UnmatchedEvents).into_iter().flatten();
-        let runs = unread.runs.iter().filter(|(table, ..)| *table == Table::UnmatchedEvents);
-        let keys = keys.chain(runs.map(|(_, run, _)| &run.from));
-        ses_ids.extend(keys.map(|key| key.text_to_nul(0).to_owned()));
-        if !ses_ids.is_empty() {
-            let ses_ids: Vec<String> = ses_ids.into_iter().collect();
-            locks.push(Query::new(LOCK_SES_IDS, vec![Box::new(ses_ids)]));
-        }
-        locks
-    }
-
     /// Writes the changes. Positions come last, because nobody else gets one until the end of the
     /// transaction.
     pub(super) async fn write(&mut self, connection: &Connection) -> Result<Effects, QueryError> {
         let changes = std::mem::take(&mut self.changes);
-        let mut queries = self.locks(&Unread::default());
+        let mut queries = Vec::new();
         let has_position = |table: &Table| matches!(table, Table::Suppressions | Table::Feed);
         for (table, rows) in changes.rows.iter().filter(|(table, _)| !has_position(table)) {
             self.add_rows(&mut queries, *table, rows, None);
@@ -314,7 +307,7 @@ impl<'a> RowSet<'a> {
         if !changes.sent.is_empty() {
             queries.push(write_sent(&changes.sent));
         }
-        let of = |messages: &[MessageId]| vec![ids(messages.iter().copied().map(uuid_of))];
+        let of = |messages: &[MessageId]| vec![array(messages.iter().copied().map(uuid_of))];
         if !changes.ended.is_empty() {
             queries.push(Query::new(END_PENDING, of(&changes.ended)));
         }
@@ -323,8 +316,7 @@ impl<'a> RowSet<'a> {
         }
         queries
             .extend(changes.counters.iter().map(|(counter, value)| set_counter(*counter, *value)));
-        let answers = ask_all(connection, &queries).await?;
-        self.note_lock(&answers);
+        let answers = self.ask_locked(connection, BTreeSet::new(), queries).await?;
         for ((_, what), removed) in changes.limits.values().zip(&answers[limits..]) {
             limits::warn_removed(removed.len() as u64, what);
         }
@@ -368,11 +360,9 @@ impl<'a> RowSet<'a> {
             }
             let entries: Vec<_> = entries.iter().collect();
             queries.push(put(Table::Feed, Known::Missing, &entries, None));
-            let ends = effects.feed_ends.iter();
-            let (organisations, lasts): (Vec<i32>, Vec<i64>) =
-                ends.map(|(of, at)| (number(*of), bigint(at.number()))).unzip();
-            let parameters = vec![Box::new(organisations) as _, Box::new(lasts) as _];
-            queries.push(Query::new(WRITE_FEED_ENDS, parameters));
+            let organisations = array(effects.feed_ends.keys().copied().map(number));
+            let lasts = array(effects.feed_ends.values().map(|at| bigint(at.number())));
+            queries.push(Query::new(WRITE_FEED_ENDS, vec![organisations, lasts]));
         }
         ask_all(connection, &queries).await?;
         effects.rows = rows;
@@ -417,10 +407,10 @@ pub(super) fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
 }
 
 fn write_sent(sent: &[(String, MessageId, Timestamp)]) -> Query {
-    let ses_ids: Vec<String> = sent.iter().map(|(ses_id, ..)| ses_id.clone()).collect();
-    let times: Vec<i64> = sent.iter().map(|(.., at)| millis(*at)).collect();
-    let messages = ids(sent.iter().map(|(_, id, _)| uuid_of(*id)));
-    Query::new(WRITE_SENT, vec![Box::new(ses_ids), messages, Box::new(times)])
+    let ses_ids = array(sent.iter().map(|(ses_id, ..)| ses_id.clone()));
+    let messages = array(sent.iter().map(|(_, id, _)| uuid_of(*id)));
+    let times = array(sent.iter().map(|(.., at)| millis(*at)));
+    Query::new(WRITE_SENT, vec![ses_ids, messages, times])
 }
 
 impl Rows for RowSet<'_> {
@@ -548,15 +538,12 @@ impl Rows for RowSet<'_> {
     ) -> Result<Option<MessageId>, Stop> {
         let near = accepted_at.minus(SEARCH_WINDOW)..=accepted_at.plus(SEARCH_WINDOW);
         let added = self.changes.sent.iter().find(|(ses_id, ..)| ses_id == ses_message_id);
-        let found = match (self.sent.get(ses_message_id), added) {
-            (Some(Some(found)), _) => Some(*found),
-            (_, Some((_, id, sent_at))) => Some((*id, *sent_at)),
-            (Some(None), None) => None,
-            (None, None) => {
-                self.unread.sent.insert(ses_message_id.to_owned());
-                return Err(Stop::Unread);
-            }
-        };
+        let read = self.sent.get(ses_message_id).copied();
+        let found = read.flatten().or(added.map(|(_, id, sent_at)| (*id, *sent_at)));
+        if found.is_none() && read.is_none() {
+            self.ask_sent(ses_message_id);
+            return Err(Stop::Unread);
+        }
         Ok(found.filter(|(_, sent_at)| near.contains(sent_at)).map(|(id, _)| id))
     }
 

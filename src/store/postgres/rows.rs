@@ -14,7 +14,7 @@ use crate::postgres::error::QueryError;
 use crate::postgres::outcomes::{ATTEMPTS, PAUSE};
 use crate::postgres::row_set::{RowSet, counters_of};
 use crate::postgres::session::Transaction;
-use crate::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
+use crate::postgres::tables::{self, COUNTERS, Query, array, bigint, integer, keyed_row};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 
 /// Returns true if a run of the table may have so many rows that small reads would wait behind it.
@@ -121,7 +121,7 @@ impl PostgresStore {
 
     pub(crate) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
         let query = put_key_use(&uses);
-        self.execute(query.sql(), &query.parameters()).await.map(drop)
+        self.execute(query.sql, &query.parameters()).await.map(drop)
     }
 
     /// Makes one statement a transaction; returns how many rows it changed.
@@ -139,7 +139,7 @@ impl PostgresStore {
     }
 
     async fn ask(&self, slot: &Slot, query: &Query) -> Result<Vec<Row>, StoreError> {
-        self.query_by(slot, query.sql(), &query.parameters()).await
+        self.query_by(slot, query.sql, &query.parameters()).await
     }
 
     /// Connection by which a table's rows are read, so that small reads do not wait behind large
@@ -154,7 +154,7 @@ pub(super) fn put_key_use(uses: &KeyUses) -> Query {
         UPDATE api_key SET used_at = new.used_at
         FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
         WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
-    let (ids, times): (Vec<i32>, Vec<i64>) =
-        uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
-    Query::new(PUT, vec![Box::new(ids), Box::new(times)])
+    let ids = array(uses.iter().map(|(id, _)| integer(*id)));
+    let times = array(uses.iter().map(|(_, used)| bigint(*used)));
+    Query::new(PUT, vec![ids, times])
 }

@@ -9,7 +9,7 @@ use crate::InMemory;
 use crate::postgres::Shared;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
-use crate::postgres::tables::{keyed_row, range};
+use crate::postgres::tables::{bigint, keyed_row, range};
 use crate::rows::{KeyRange, KeyedRow, Table};
 use crate::suppressions;
 
@@ -32,7 +32,7 @@ impl Shared {
         let mut run = KeyRange::all();
         loop {
             let query = range(Table::Suppressions, &run, ROWS_PER_LOOK);
-            let rows = connection.query(query.sql(), &query.parameters()).await?;
+            let rows = connection.query(query.sql, &query.parameters()).await?;
             let Some((last, _)) =
                 self.note_suppressions(&rows).filter(|_| rows.len() == ROWS_PER_LOOK)
             else {
@@ -49,7 +49,7 @@ impl Shared {
         &self,
         connection: &Connection,
     ) -> Result<(), QueryError> {
-        let most = i64::try_from(ROWS_PER_LOOK).unwrap_or(i64::MAX);
+        let most = bigint(ROWS_PER_LOOK);
         loop {
             let known = self.suppressions_followed.load(Ordering::Acquire);
             let rows = connection.query(NEW, &[&known, &most]).await?;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use uuid::Uuid;
 
 use crate::locks::{Mutex, locked};
 use crate::postgres::connection::Connection;
@@ -65,23 +64,14 @@ macro_rules! declare_layouts {
 with_tables!(declare_layouts);
 
 impl Column {
-    const fn name(self) -> &'static str {
+    /// Returns its name and its type.
+    const fn in_sql(self) -> (&'static str, &'static str) {
         match self {
-            Self::Number(name)
-            | Self::Large(name)
-            | Self::Id(name)
-            | Self::Text(name)
-            | Self::Bytes(name) => name,
-        }
-    }
-
-    const fn sql_type(self) -> &'static str {
-        match self {
-            Self::Number(_) => "integer",
-            Self::Large(_) => "bigint",
-            Self::Id(_) => "uuid",
-            Self::Text(_) => "text",
-            Self::Bytes(_) => "bytea",
+            Self::Number(name) => (name, "integer"),
+            Self::Large(name) => (name, "bigint"),
+            Self::Id(name) => (name, "uuid"),
+            Self::Text(name) => (name, "text"),
+            Self::Bytes(name) => (name, "bytea"),
         }
     }
 
@@ -125,7 +115,7 @@ where
         *at += length;
         value
     });
-    Box::new(values.collect::<Vec<T>>())
+    array(values)
 }
 
 /// Number as the server keeps it. A number that is too large becomes the largest one.
@@ -134,24 +124,27 @@ pub(super) fn integer(number: u32) -> i32 {
 }
 
 /// Large number, as [`integer`].
-pub(super) fn bigint(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+pub(super) fn bigint(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
 }
 
 pub(super) type Parameter = Box<dyn ToSql + Sync + Send>;
 
+/// A column of rows, as one parameter.
+pub(super) fn array<T: ToSql + Sync + Send + 'static>(
+    values: impl IntoIterator<Item = T>,
+) -> Parameter {
+    Box::new(values.into_iter().collect::<Vec<T>>())
+}
+
 pub(super) struct Query {
-    sql: &'static str,
+    pub(super) sql: &'static str,
     parameters: Vec<Parameter>,
 }
 
 impl Query {
     pub(super) const fn new(sql: &'static str, parameters: Vec<Parameter>) -> Self {
         Self { sql, parameters }
-    }
-
-    pub(super) const fn sql(&self) -> &'static str {
-        self.sql
     }
 
     pub(super) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
@@ -179,9 +172,7 @@ enum Kind {
     Lock,
     Range(Span),
     Count(Span),
-    Insert,
-    Upsert,
-    Update,
+    Put(Known),
     Remove,
     Limit,
 }
@@ -209,14 +200,14 @@ fn text(table: Table, kind: Kind) -> &'static str {
 
 fn make_text(layout: &Layout, kind: Kind) -> String {
     let Layout { name, key, row, beside } = layout;
-    let list = |each: &dyn Fn(usize, &Column) -> String| {
-        let each = key.iter().enumerate().map(|(index, column)| each(index, column));
+    let list = |each: &dyn Fn(usize, (&str, &str)) -> String| {
+        let each = key.iter().enumerate().map(|(index, column)| each(index, column.in_sql()));
         each.collect::<Vec<_>>().join(", ")
     };
-    let keys = list(&|_, column| column.name().to_owned());
-    let arrays = list(&|index, column| format!("${}::{}[]", index + 1, column.sql_type()));
-    let own = list(&|_, column| format!("{name}.{}", column.name()));
-    let new = list(&|_, column| format!("new.{}", column.name()));
+    let keys = list(&|_, (column, _)| column.to_owned());
+    let arrays = list(&|index, (_, sql_type)| format!("${}::{sql_type}[]", index + 1));
+    let own = list(&|_, (column, _)| format!("{name}.{column}"));
+    let new = list(&|_, (column, _)| format!("new.{column}"));
     let columns = key.len();
     let (extra, extra_type) = match *beside {
         Beside::Nothing => ("", ""),
@@ -239,7 +230,7 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
     let insert = format!("INSERT INTO {name} ({put_columns}) SELECT * FROM {put}");
     let span = |span: Span| {
         let bound = |first: usize| {
-            list(&|index, column| format!("(${}::{}[])[1]", first + index, column.sql_type()))
+            list(&|index, (_, sql_type)| format!("(${}::{sql_type}[])[1]", first + index))
         };
         let above = if span.is_after { ">" } else { ">=" };
         let end = if span.has_end {
@@ -269,19 +260,19 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
         Kind::Range(of) => {
             let (condition, parameters) = span(of);
             let direction = if of.is_descending { " DESC" } else { "" };
-            let order = list(&|_, column| format!("{name}.{}{direction}", column.name()));
+            let order = list(&|_, (column, _)| format!("{name}.{column}{direction}"));
             format!(
                 "SELECT {read} FROM {name} WHERE {condition} ORDER BY {order} LIMIT ${}",
                 parameters + 1
             )
         }
         Kind::Count(of) => format!("SELECT count(*) FROM {name} WHERE {}", span(of).0),
-        Kind::Insert => insert,
-        Kind::Upsert => {
+        Kind::Put(Known::Missing) => insert,
+        Kind::Put(Known::Nothing) => {
             let and = and(&format!("{extra} = excluded.{extra}"));
             format!("{insert} ON CONFLICT ({keys}) DO UPDATE SET {row} = excluded.{row}{and}")
         }
-        Kind::Update => {
+        Kind::Put(Known::There) => {
             // The organisation of a row does not change.
             let is_kept = *beside == Beside::Organisation;
             let set = if is_kept { String::new() } else { and(&format!("{extra} = new.{extra}")) };
@@ -312,7 +303,7 @@ pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
 /// As [`get`], by the order of the keys until the rows have so many bytes.
 pub(super) fn get_up_to(table: Table, keys: &[&Key], max_bytes: usize) -> Query {
     let mut parameters = key_parameters(table, keys);
-    parameters.push(Box::new(i64::try_from(max_bytes).unwrap_or(i64::MAX)));
+    parameters.push(Box::new(bigint(max_bytes)));
     Query::new(text(table, Kind::GetUpTo), parameters)
 }
 
@@ -329,7 +320,7 @@ fn span_parameters(table: Table, range: &KeyRange) -> Vec<Parameter> {
 
 pub(super) fn range(table: Table, range: &KeyRange, limit: usize) -> Query {
     let mut parameters = span_parameters(table, range);
-    parameters.push(Box::new(i64::try_from(limit).unwrap_or(i64::MAX)));
+    parameters.push(Box::new(bigint(limit)));
     Query::new(text(table, Kind::Range(Span::of(range))), parameters)
 }
 
@@ -368,33 +359,23 @@ pub(super) fn put(
     rows: &[(&Key, &NewRow)],
     position: Option<i64>,
 ) -> Query {
-    let kind = match known {
-        Known::There => Kind::Update,
-        Known::Missing => Kind::Insert,
-        Known::Nothing => Kind::Upsert,
-    };
     let keys: Vec<&Key> = rows.iter().map(|(key, _)| *key).collect();
     let mut parameters = key_parameters(table, &keys);
     let rows = || rows.iter().map(|(_, new)| *new);
-    let plain = || rows().map(|new| new.row.clone()).collect::<Vec<_>>();
-    match layout(table).beside {
-        Beside::Nothing => parameters.push(Box::new(plain())),
-        Beside::Organisation => {
-            parameters.push(Box::new(plain()));
-            let of = |new: &NewRow| new.organisation.map_or(0, number);
-            parameters.push(Box::new(rows().map(of).collect::<Vec<_>>()));
+    let beside = layout(table).beside;
+    parameters.push(match beside {
+        Beside::Time(_) => array(rows().map(|new| split_timed(&new.row).1.to_vec())),
+        Beside::Nothing | Beside::Organisation | Beside::Position => {
+            array(rows().map(|new| new.row.clone()))
         }
-        Beside::Time(_) => {
-            let split = || rows().map(|new| split_timed(&new.row));
-            parameters.push(Box::new(split().map(|(_, row)| row.to_vec()).collect::<Vec<_>>()));
-            parameters.push(Box::new(split().map(|(at, _)| millis(at)).collect::<Vec<_>>()));
-        }
-        Beside::Position => {
-            parameters.push(Box::new(plain()));
-            parameters.push(Box::new(vec![position.unwrap_or_default(); rows().count()]));
-        }
-    }
-    Query::new(text(table, kind), parameters)
+    });
+    parameters.extend(match beside {
+        Beside::Nothing => None,
+        Beside::Organisation => Some(array(rows().map(|new| new.organisation.map_or(0, number)))),
+        Beside::Time(_) => Some(array(rows().map(|new| millis(split_timed(&new.row).0)))),
+        Beside::Position => Some(array(rows().map(|_| position.unwrap_or_default()))),
+    });
+    Query::new(text(table, Kind::Put(known)), parameters)
 }
 
 pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
@@ -403,7 +384,7 @@ pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
 
 /// Removes the oldest rows, beyond `most`, of a table whose rows are kept for a while.
 pub(super) fn limit(table: Table, most: usize) -> Query {
-    Query::new(text(table, Kind::Limit), vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
+    Query::new(text(table, Kind::Limit), vec![Box::new(bigint(most))])
 }
 
 /// The columns of all numbers, in the order of [`Counter::ALL`].
@@ -436,8 +417,4 @@ pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
         Counter::LostMessagesAt => "UPDATE cluster SET lost_messages_at = $1::bigint",
     };
     Query::new(sql, vec![Box::new(bigint(value))])
-}
-
-pub(super) fn ids(ids: impl IntoIterator<Item = Uuid>) -> Parameter {
-    Box::new(ids.into_iter().collect::<Vec<_>>())
 }

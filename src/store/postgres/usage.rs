@@ -11,7 +11,7 @@ use crate::directory::OrganisationIndex;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::replays::{self, Keys};
-use crate::postgres::tables::{Parameter, Query, bigint};
+use crate::postgres::tables::{Query, array, bigint};
 use crate::postgres::{PostgresStore, Shared, millis, number, timestamp};
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::organisation::Limits;
@@ -191,12 +191,11 @@ pub(super) fn put_usage(usage: &[(OrganisationId, Usage)]) -> Query {
             $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[])
             AS new (organisation, month, month_used, day, day_used, hour, hour_used, minute,
                 minute_used)";
-    let organisations: Vec<i32> = usage.iter().map(|(of, _)| number(*of)).collect();
-    let mut parameters: Vec<Parameter> = vec![Box::new(organisations)];
+    let mut parameters = vec![array(usage.iter().map(|(of, _)| number(*of)))];
     for period in PERIODS {
         let counts = || usage.iter().map(|(_, usage)| usage.of(period));
-        parameters.push(Box::new(counts().map(|count| millis(count.start)).collect::<Vec<_>>()));
-        parameters.push(Box::new(counts().map(|count| bigint(count.used)).collect::<Vec<_>>()));
+        parameters.push(array(counts().map(|count| millis(count.start))));
+        parameters.push(array(counts().map(|count| bigint(count.used))));
     }
     Query::new(PUT, parameters)
 }
