@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -382,6 +382,16 @@ async fn recover(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
             Err(error) => tracing::debug!(%error, "messages of dead nodes wait"),
         }
     }
+}
+
+/// Hands a request over to its task, and waits for the answer.
+async fn answer_to<R, T, E: From<StoreError>>(
+    task: &mpsc::Sender<R>,
+    request: impl FnOnce(oneshot::Sender<Result<T, E>>) -> R,
+) -> Result<T, E> {
+    let (reply, answer) = oneshot::channel();
+    task.send(request(reply)).await.map_err(|_| StoreError::Unavailable)?;
+    answer.await.map_err(|_| StoreError::Unavailable)?
 }
 
 fn number(organisation: OrganisationId) -> i32 {

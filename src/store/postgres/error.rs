@@ -41,19 +41,20 @@ pub(super) enum QueryError {
 
 impl QueryError {
     /// Returns the server's code (SQLSTATE), if it answered.
-    pub(super) fn code(&self) -> Option<&str> {
+    pub(super) fn code(&self) -> Option<&SqlState> {
         match self {
-            Self::Server(error) => error.code().map(SqlState::code),
+            Self::Server(error) => error.code(),
             _ => None,
         }
     }
 
     /// Returns true if the server answered, and refused only this request: others may succeed.
     pub(super) fn is_refusal(&self) -> bool {
-        let code = self.code();
         // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only
         // reads.
-        code.is_some_and(|code| !code.starts_with("57P") && code != "25006")
+        self.code()
+            .map(SqlState::code)
+            .is_some_and(|code| !code.starts_with("57P") && code != "25006")
     }
 
     /// Returns true if the server says that it ended the transaction, and still works: after the
@@ -73,18 +74,23 @@ impl QueryError {
         }
     }
 
+    /// Returns true if a transaction may succeed that is made again at once. A lost connection is
+    /// replaced only after the first attempt.
+    pub(super) fn may_be_repeated(&self, attempt: usize) -> bool {
+        self.is_conflict()
+            || matches!(self, Self::NotMade)
+            || (attempt == 1 && self.is_lost_connection())
+    }
+
     /// Returns true if the same transaction may succeed if it is made again at once.
     pub(super) fn is_conflict(&self) -> bool {
-        let Self::Server(error) = self else { return false };
-        error.code().is_some_and(|code| {
-            let codes = [
-                SqlState::T_R_DEADLOCK_DETECTED,
-                SqlState::T_R_SERIALIZATION_FAILURE,
-                // Another transaction has meanwhile inserted a row that was missing.
-                SqlState::UNIQUE_VIOLATION,
-            ];
-            codes.contains(code)
-        })
+        // Of `unique_violation`: another transaction has meanwhile inserted a row that was missing.
+        let codes = [
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::UNIQUE_VIOLATION,
+        ];
+        self.code().is_some_and(|code| codes.contains(code))
     }
 }
 

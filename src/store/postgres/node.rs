@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
@@ -20,7 +21,7 @@ use crate::locks::{Mutex, locked};
 use crate::postgres::cluster::read_clock;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::{ConnectError, QueryError};
-use crate::postgres::outcomes::Job;
+use crate::postgres::outcomes::{Job, Work};
 use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
@@ -41,8 +42,6 @@ const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// Number of messages of the life before that are checked and taken over at one time.
 const TAKEN_OVER_AT_ONCE: usize = 10_000;
-/// The server's code of a second row with one name (`unique_violation`).
-const NAME_IS_THERE: &str = "23505";
 /// Number of messages of a dead node that are failed at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -341,7 +340,8 @@ pub(super) async fn join(
     let mut joined = join_once(identity, connection, dead, bodies, now).await;
     // The server may have continued with the transaction of a start that was killed: its node was
     // made after this one had checked, and is the life before.
-    let name_is_there = joined.as_ref().is_err_and(|error| error.code() == Some(NAME_IS_THERE));
+    let name_is_there =
+        joined.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNIQUE_VIOLATION));
     if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
         joined = join_once(identity, connection, dead, bodies, now).await;
     }
@@ -555,9 +555,8 @@ pub(super) async fn recover_orphans(
             let acceptance = Acceptance::Possible;
             let transition = Transition::BodyLost { acceptance, message, found_at: now };
             let (reply, answer) = oneshot::channel();
-            let id = message_id(row.get(0));
-            let job = Job::Record { id, attempts, transition, now, reply };
-            changing.send(job).await.map_err(|_| QueryError::NotMade)?;
+            let work = Work::Record { id: message_id(row.get(0)), attempts, transition };
+            changing.send(Job { work, now, reply }).await.map_err(|_| QueryError::NotMade)?;
             answers.push(answer);
         }
         for answer in answers {

@@ -12,7 +12,7 @@ use crate::postgres::calls;
 use crate::postgres::error::QueryError;
 use crate::postgres::row_set::{Effects, RowSet};
 use crate::postgres::session::Session;
-use crate::postgres::{PostgresStore, Shared};
+use crate::postgres::{PostgresStore, Shared, answer_to};
 use crate::rows::{Key, KeyRange, Lock, Stop, Table};
 use crate::{Applied, Reference, Report, StoreError, feed, transitions};
 use pillarbox_domain::id::MessageId;
@@ -28,22 +28,19 @@ pub(super) const ATTEMPTS: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// Outcome or reports to be written.
-pub(super) enum Job {
-    Record {
-        id: MessageId,
-        attempts: u32,
-        transition: Transition,
-        now: Timestamp,
-        reply: oneshot::Sender<Result<Recorded, StoreError>>,
-    },
-    Apply {
-        reports: Vec<Report>,
-        now: Timestamp,
-        reply: oneshot::Sender<Result<Vec<Applied>, StoreError>>,
-    },
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) now: Timestamp,
+    pub(super) reply: oneshot::Sender<Result<Decided, StoreError>>,
 }
 
-enum Decided {
+pub(super) enum Work {
+    Record { id: MessageId, attempts: u32, transition: Transition },
+    Apply(Vec<Report>),
+}
+
+/// Result of [`Work`], of its own kind.
+pub(super) enum Decided {
     Recorded(Recorded),
     Applied(Vec<Applied>),
 }
@@ -58,7 +55,11 @@ impl PostgresStore {
         transition: Transition,
         now: Timestamp,
     ) -> Result<Recorded, StoreError> {
-        self.hand_over(|reply| Job::Record { id, attempts, transition, now, reply }).await
+        let work = Work::Record { id, attempts, transition };
+        match answer_to(&self.changing, |reply| Job { work, now, reply }).await? {
+            Decided::Recorded(recorded) => Ok(recorded),
+            Decided::Applied(_) => unreachable!("a job decides of its own kind"),
+        }
     }
 
     pub(crate) async fn apply_all(
@@ -66,37 +67,32 @@ impl PostgresStore {
         reports: Vec<Report>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        self.hand_over(|reply| Job::Apply { reports, now, reply }).await
-    }
-
-    async fn hand_over<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
-    ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.changing.send(job(reply)).await.map_err(|_| StoreError::Unavailable)?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        let work = Work::Apply(reports);
+        match answer_to(&self.changing, |reply| Job { work, now, reply }).await? {
+            Decided::Applied(applied) => Ok(applied),
+            Decided::Recorded(_) => unreachable!("a job decides of its own kind"),
+        }
     }
 }
 
 impl Job {
     fn messages(&self) -> usize {
-        match self {
-            Self::Record { .. } => 1,
-            Self::Apply { reports, .. } => reports.len(),
+        match &self.work {
+            Work::Record { .. } => 1,
+            Work::Apply(reports) => reports.len(),
         }
     }
 
     /// Registers the rows that it will need to be read.
     fn ask(&self, rows: &mut RowSet<'_>) {
-        match self {
-            Self::Record { id, transition, .. } => {
+        match &self.work {
+            Work::Record { id, transition, .. } => {
                 rows.ask(Table::Messages, Key::from(*id));
                 if let Transition::Sent { ses_message_id, .. } = transition {
                     ask_unmatched(rows, ses_message_id);
                 }
             }
-            Self::Apply { reports, .. } => {
+            Work::Apply(reports) => {
                 for report in reports {
                     ask_unmatched(rows, &report.ses_message_id);
                     match report.message {
@@ -114,21 +110,17 @@ impl Job {
         }
     }
 
-    /// Decides the job. A panic fails only this job, after which the transaction cannot be made.
-    fn decide(&self, rows: &mut RowSet<'_>) -> Result<Decision, QueryError> {
-        catch_unwind(AssertUnwindSafe(|| self.follow(rows))).map_err(|_| QueryError::Panicked)
-    }
-
-    fn follow(&self, rows: &mut RowSet<'_>) -> Decision {
-        match self {
-            Self::Record { id, attempts, transition, now, .. } => {
+    fn decide(&self, rows: &mut RowSet<'_>) -> Decision {
+        match &self.work {
+            Work::Record { id, attempts, transition } => {
                 let transition = transition.clone();
-                transitions::record(rows, *id, *attempts, transition, *now).map(Decided::Recorded)
+                transitions::record(rows, *id, *attempts, transition, self.now)
+                    .map(Decided::Recorded)
             }
-            Self::Apply { reports, now, .. } => {
+            Work::Apply(reports) => {
                 let (mut applied, mut unread) = (Vec::with_capacity(reports.len()), None);
                 for report in reports {
-                    match transitions::apply(rows, report, *now) {
+                    match transitions::apply(rows, report, self.now) {
                         Ok(one) => applied.push(one),
                         // The others run all the same, so that their rows are read in the same
                         // round.
@@ -143,20 +135,7 @@ impl Job {
 
     fn answer(self, decided: Result<Decided, StoreError>) {
         // The caller may have disconnected; the change stands all the same.
-        match self {
-            Self::Record { reply, .. } => {
-                let _ = reply.send(decided.map(|decided| match decided {
-                    Decided::Recorded(recorded) => recorded,
-                    Decided::Applied(_) => unreachable!("a job decides of its own kind"),
-                }));
-            }
-            Self::Apply { reply, .. } => {
-                let _ = reply.send(decided.map(|decided| match decided {
-                    Decided::Applied(applied) => applied,
-                    Decided::Recorded(_) => unreachable!("a job decides of its own kind"),
-                }));
-            }
-        }
+        let _ = self.reply.send(decided);
     }
 }
 
@@ -194,34 +173,40 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
 
 /// Writes a batch, and answers all. If a job panics, each is written alone.
 async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
-    match write_together(shared, session, batch).await {
-        Ok(()) => {}
-        Err(batch) => {
-            for job in batch {
-                if let Err(panicked) = write_together(shared, session, vec![job]).await {
-                    for job in panicked {
-                        tracing::error!("an outcome or an event cannot be written: it panics");
-                        job.answer(Err(StoreError::Damaged));
-                    }
-                }
+    let Err(batch) = write_together(shared, session, batch).await else { return };
+    for job in batch {
+        if let Err(panicked) = write_together(shared, session, vec![job]).await {
+            for job in panicked {
+                tracing::error!("an outcome or an event cannot be written: it panics");
+                job.answer(Err(StoreError::Damaged));
             }
         }
     }
 }
 
-/// Writes a batch, and answers all; returns it if a job panics.
+/// Writes a batch, again if its transaction failed, and answers all; returns it if a job panics.
 async fn write_together(
     shared: &Shared,
     session: &mut Session,
     batch: Vec<Job>,
 ) -> Result<(), Vec<Job>> {
     for job in &batch {
-        if let Job::Record { id, .. } = job {
+        if let Work::Record { id, .. } = &job.work {
             shared.calls.ended(*id);
         }
     }
     let began = Instant::now();
-    match write_again(shared, session, &batch).await {
+    let mut attempt = 1;
+    let written = loop {
+        match write(shared, session, &batch).await {
+            Err(error) if attempt < ATTEMPTS && error.may_be_repeated(attempt) => {
+                attempt += 1;
+                sleep(PAUSE).await;
+            }
+            written => break written,
+        }
+    };
+    match written {
         Ok((decided, effects)) => {
             shared.memory.metrics.committed(batch.len(), began.elapsed(), effects.increments);
             if effects.is_suppressed {
@@ -244,28 +229,6 @@ async fn write_together(
     Ok(())
 }
 
-/// Writes a batch, and repeats it if its transaction failed.
-async fn write_again(
-    shared: &Shared,
-    session: &mut Session,
-    batch: &[Job],
-) -> Result<(Vec<Result<Decided, StoreError>>, Effects), QueryError> {
-    let mut attempt = 1;
-    loop {
-        match write(shared, session, batch).await {
-            Err(error)
-                if (attempt < ATTEMPTS
-                    && (error.is_conflict() || matches!(error, QueryError::NotMade)))
-                    || (attempt == 1 && error.is_lost_connection()) =>
-            {
-                attempt += 1;
-                sleep(PAUSE).await;
-            }
-            done => return done,
-        }
-    }
-}
-
 async fn write(
     shared: &Shared,
     session: &mut Session,
@@ -278,7 +241,10 @@ async fn write(
     let begun = session.begin().await?;
     let connection = session.connection();
     let decided = rows.run(connection, |rows| {
-        let decided = batch.iter().map(|job| job.decide(rows)).collect::<Result<Vec<_>, _>>()?;
+        // A panic fails only its job, after which the transaction cannot be made.
+        let decide = |job: &Job| catch_unwind(AssertUnwindSafe(|| job.decide(rows)));
+        let decided = batch.iter().map(decide).collect::<Result<Vec<_>, _>>();
+        let decided = decided.map_err(|_| QueryError::Panicked)?;
         let is_unread = |decided: &Decision| matches!(decided, Err(Stop::Unread));
         Ok((!decided.iter().any(is_unread)).then_some(decided))
     });

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_postgres::error::SqlState;
 
 use crate::locks::{Mutex, locked};
 use crate::postgres::error::QueryError;
@@ -24,7 +25,7 @@ struct Kind {
 impl Refusals {
     /// Notes a refusal. Returns the number of refusals since the last line, if another line is due.
     pub(super) fn note(&self, error: &QueryError, now: Instant) -> Option<u64> {
-        self.note_code(error.code().unwrap_or_default(), now)
+        self.note_code(error.code().map_or("", SqlState::code), now)
     }
 
     fn note_code(&self, code: &str, now: Instant) -> Option<u64> {

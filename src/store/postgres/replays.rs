@@ -13,7 +13,7 @@ use crate::StoreError;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::{Session, Transaction};
-use crate::postgres::{PostgresStore, Shared, message_id, millis, number};
+use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, number};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
@@ -64,12 +64,7 @@ impl PostgresStore {
         // A server that started again also shows commits that the standby does not have yet. The
         // answer must hold if the standby takes over. So it is read once more in a transaction that
         // writes, whose commit waits until the standby has everything before it.
-        let (reply, answer) = oneshot::channel();
-        let confirmed = async {
-            let sent = self.replaying.send(Request { keys, reply }).await;
-            sent.map_err(|_| StoreError::Unavailable)?;
-            answer.await.map_err(|_| StoreError::Unavailable)?
-        };
+        let confirmed = answer_to(&self.replaying, |reply| Request { keys, reply });
         let confirmed = timeout(self.shared.answer_timeout, confirmed).await;
         confirmed.unwrap_or(Err(StoreError::Unavailable))
     }
