@@ -16,13 +16,13 @@ use crate::directory::OrganisationIndex;
 use crate::interface::KeyClaim;
 use crate::organisation_counts::Increment;
 use crate::postgres::error::QueryError;
-use crate::postgres::replays::digest;
+use crate::postgres::replays::{self, Keys, digest};
 use crate::postgres::session::{Ran, Session};
 use crate::postgres::tables::bigint;
-use crate::postgres::usage::{self, Asked, AskedMessage, LimitArrays};
-use crate::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
+use crate::postgres::usage::{self, LimitArrays};
+use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, number, uuid_of};
 use crate::{AcceptError, Accepted, BatchMode, NewMessage, StoreError};
-use pillarbox_domain::id::{MessageId, OrganisationId};
+use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::Exceeded;
@@ -132,31 +132,65 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 
 /// Messages that are accepted in one transaction.
 pub(super) struct Request {
-    /// Messages that are not refused, with their places.
-    messages: Vec<(usize, NewMessage)>,
+    /// Messages that are not refused.
+    messages: Vec<Asked>,
     mode: BatchMode,
     /// Answers to the refused messages, by their places.
     refused: BTreeMap<usize, Result<Accepted, AcceptError>>,
     reply: oneshot::Sender<Result<Answers, AcceptError>>,
 }
 
+/// Message of a request.
+struct Asked {
+    place: usize,
+    message: NewMessage,
+    /// Its idempotency key, and the instant after which an earlier use of the key is live.
+    key: Option<(HashedKey, i64)>,
+}
+
+/// Number of an organisation, and the digest of its idempotency key.
+type HashedKey = (i32, Vec<u8>);
+
+/// Messages that keys have made.
+type Found = HashMap<HashedKey, MessageId>;
+
 /// Answers to the messages of a request, in their order.
 type Answers = Vec<Result<Accepted, AcceptError>>;
 
+impl Asked {
+    fn new((place, message): (usize, NewMessage)) -> Self {
+        let key = message.claim.as_ref().map(|KeyClaim { key, window_now }| {
+            let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
+            ((number(message.organisation), digest(key.as_key())), live_after)
+        });
+        Self { place, message, key }
+    }
+
+    /// Returns its key, if it has one.
+    fn key(&self) -> Option<&HashedKey> {
+        self.key.as_ref().map(|(key, _)| key)
+    }
+}
+
 impl Request {
     fn messages(&self) -> impl Iterator<Item = &NewMessage> {
-        self.messages.iter().map(|(_, message)| message)
+        self.messages.iter().map(|asked| &asked.message)
+    }
+
+    /// Refuses the whole request.
+    fn refuse(self, error: AcceptError) {
+        // The caller may have disconnected.
+        let _ = self.reply.send(Err(error));
     }
 
     /// Refuses messages whose right has ended; `None` if that refuses the whole request.
     fn check_rights(mut self, directory: &OrganisationIndex) -> Option<Self> {
-        for (place, message) in std::mem::take(&mut self.messages) {
-            match message.check_right(self.mode, place, directory) {
-                Ok(Ok(())) => self.messages.push((place, message)),
-                Ok(Err(error)) => drop(self.refused.insert(place, Err(error))),
+        for asked in std::mem::take(&mut self.messages) {
+            match asked.message.check_right(self.mode, asked.place, directory) {
+                Ok(Ok(())) => self.messages.push(asked),
+                Ok(Err(error)) => drop(self.refused.insert(asked.place, Err(error))),
                 Err(error) => {
-                    // The caller may have disconnected.
-                    let _ = self.reply.send(Err(error));
+                    self.refuse(error);
                     return None;
                 }
             }
@@ -173,18 +207,11 @@ impl PostgresStore {
         messages: Vec<NewMessage>,
         mode: BatchMode,
     ) -> Result<Answers, AcceptError> {
-        let (reply, answer) = oneshot::channel();
-        let messages = messages.into_iter().enumerate().collect();
-        let request = Request { messages, mode, refused: BTreeMap::new(), reply };
-        let accepted = async {
-            let sent = self.accepting.send(request).await;
-            sent.map_err(|_| StoreError::Unavailable)?;
-            answer.await.map_err(|_| StoreError::Unavailable)?
-        };
-        match timeout(self.shared.answer_timeout, accepted).await {
-            Ok(accepted) => accepted,
-            Err(_) => Err(StoreError::OutcomeOpen.into()),
-        }
+        let messages = messages.into_iter().enumerate().map(Asked::new).collect();
+        let request = |reply| Request { messages, mode, refused: BTreeMap::new(), reply };
+        let accepted = answer_to(&self.accepting, request);
+        let accepted = timeout(self.shared.answer_timeout, accepted).await;
+        accepted.unwrap_or(Err(StoreError::OutcomeOpen.into()))
     }
 }
 
@@ -227,33 +254,16 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
         if batch.is_empty() {
             return;
         }
-        let lead = batch.iter().flat_map(Request::messages);
-        let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
         let now = batch.iter().flat_map(Request::messages).map(|m| m.counted_at).max();
         let now = now.unwrap_or_default();
         let parameters = Parameters::of(&batch, &directory, &replays, now);
-        let version = directory.version.cast_signed();
-        match decide(shared, session, parameters, version, lead.unwrap_or_default()).await {
-            Ok(Some(found)) => break Ok(found),
-            // Another node has changed the directory, and withdrawn rights must not be used; or a
-            // limit is reached.
-            Ok(None) => {
-                let reloaded = shared.reload_directory().await;
-                let directory = shared.memory.directory.load_full();
-                let asked = asked(&batch);
-                let judged = async {
-                    reloaded?;
-                    usage::judge(shared, &directory, asked, now).await
-                };
-                match judged.await {
-                    Ok(judged) => {
-                        batch = refuse_exceeding(batch, judged.exceeded);
-                        replays.extend(judged.replays);
-                    }
-                    Err(error) => break Err(error),
-                }
-            }
-            Err(error) => break Err(error),
+        if let Some(decided) = decide(shared, session, parameters).await.transpose() {
+            break decided;
+        }
+        // Another node has changed the directory, and withdrawn rights must not be used; or a limit
+        // is reached.
+        if let Err(error) = refuse_exceeding(shared, &mut batch, &mut replays, now).await {
+            break Err(error);
         }
     };
     match decided {
@@ -263,10 +273,11 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             let mut answers = Vec::with_capacity(operations);
             for Request { messages, refused: mut told, reply, .. } in batch {
                 let mut has_panicked = false;
-                told.extend(messages.into_iter().map(|(place, message)| {
-                    let earlier = found.answer(&message).filter(|earlier| *earlier != message.id);
-                    if let Some(earlier) = earlier {
-                        return (place, Ok(Accepted::Replayed(earlier)));
+                told.extend(messages.into_iter().map(|asked| {
+                    let earlier = asked.key().and_then(|key| found.get(key));
+                    let Asked { place, message, .. } = asked;
+                    if let Some(earlier) = earlier.filter(|earlier| **earlier != message.id) {
+                        return (place, Ok(Accepted::Replayed(*earlier)));
                     }
                     increments.push((message.organisation, Increment::Accepted));
                     // A panic for one message does not fail the others.
@@ -290,65 +301,89 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             shared.memory.metrics.commit_failed();
             shared.lost(&error);
             for request in batch {
-                let _ = request.reply.send(Err(StoreError::Unavailable.into()));
+                request.refuse(StoreError::Unavailable.into());
             }
         }
     }
 }
 
-/// Returns the recipients that the requests of a batch need from limits.
-fn asked(batch: &[Request]) -> Vec<Asked> {
-    let asked = |request: &Request| {
-        let key = |KeyClaim { key, window_now }: &KeyClaim| {
-            (digest(key.as_key()), millis(window_now.all_past(IDEMPOTENCY_WINDOW)))
-        };
-        let messages = request.messages().map(|message| AskedMessage {
-            id: message.id,
-            recipients: message.recipients,
-            key: message.claim.as_ref().map(key),
-        });
-        let organisation = request.messages().next().map(|message| message.organisation);
-        Asked {
-            organisation: organisation.unwrap_or(OrganisationId(0)),
-            messages: messages.collect(),
+/// Refuses requests that exceed a limit of their organisation, by the directory and the usage of
+/// now; the earlier request counts first. Messages whose keys have made another message, which is
+/// live, need no limit: they are added to `replays`.
+async fn refuse_exceeding(
+    shared: &Shared,
+    batch: &mut Vec<Request>,
+    replays: &mut HashSet<MessageId>,
+    now: Timestamp,
+) -> Result<(), QueryError> {
+    shared.reload_directory().await?;
+    let directory = shared.memory.directory.load_full();
+    let organisations =
+        batch.iter().flat_map(Request::messages).map(|message| message.organisation);
+    let limits = usage::limited(organisations, &directory);
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let connection = shared.readers.get().await?;
+    let mut usage = usage::begin_month(&connection, limits.keys().copied().collect(), now).await?;
+    shared.memory.usage.replace(usage.iter().map(|(organisation, usage)| (*organisation, *usage)));
+    let (mut ids, mut keys) = (Vec::new(), Keys::default());
+    for Asked { message, key, .. } in batch.iter().flat_map(|request| &request.messages) {
+        if let Some(((organisation, key), live_after)) = key
+            && limits.contains_key(&message.organisation)
+        {
+            ids.push(message.id);
+            keys.add(*organisation, key.clone(), *live_after);
         }
-    };
-    batch.iter().map(asked).collect()
-}
-
-/// Refuses requests that exceed a limit; returns the others.
-fn refuse_exceeding(batch: Vec<Request>, exceeded: Vec<Option<Exceeded>>) -> Vec<Request> {
-    let mut left = Vec::with_capacity(batch.len());
-    for (request, exceeded) in batch.into_iter().zip(exceeded) {
-        match exceeded {
-            None => left.push(request),
-            Some(exceeded) => {
-                // The caller may have disconnected.
-                let _ = request.reply.send(Err(AcceptError::LimitReached(exceeded)));
+    }
+    let live = replays::live(&connection, &keys).await?;
+    let live: HashSet<MessageId> = live.into_iter().map(|place| ids[place]).collect();
+    // If two have one key, the second is a replay of the first.
+    let mut kept = HashSet::new();
+    let exceeded = batch.iter().map(|request| {
+        let organisation = request.messages().next()?.organisation;
+        let limit = limits.get(&organisation)?;
+        let (mut own, mut recipients) = (HashSet::new(), 0);
+        for asked in &request.messages {
+            let is_repeat = asked.key().is_some_and(|key| kept.contains(key) || !own.insert(key));
+            if !is_repeat && !live.contains(&asked.message.id) {
+                recipients += asked.message.recipients;
             }
         }
-    }
-    left
-}
-
-/// Messages that the keys of a batch have made, by the organisation's number and the key's digest.
-#[derive(Default)]
-struct Found(HashMap<(i32, Vec<u8>), MessageId>);
-
-impl Found {
-    fn answer(&self, message: &NewMessage) -> Option<MessageId> {
-        let claim = message.claim.as_ref()?;
-        let key = (number(message.organisation), digest(claim.key.as_key()));
-        self.0.get(&key).copied()
-    }
+        let known = usage.entry(organisation).or_default();
+        let used = known.at(now);
+        if let Some(exceeded) = used.exceeded(limit, recipients, now) {
+            return Some(exceeded);
+        }
+        *known = used;
+        known.add(recipients);
+        kept.extend(own);
+        None
+    });
+    let exceeded: Vec<Option<Exceeded>> = exceeded.collect();
+    let judged = std::mem::take(batch).into_iter().zip(exceeded);
+    let left = judged.filter_map(|(request, exceeded)| match exceeded {
+        None => Some(request),
+        Some(exceeded) => {
+            request.refuse(AcceptError::LimitReached(exceeded));
+            None
+        }
+    });
+    batch.extend(left);
+    replays.extend(live);
+    Ok(())
 }
 
 #[derive(Default)]
 struct Parameters<'a> {
+    /// Of the directory.
+    version: i64,
+    /// Largest skew of an id ahead of its acceptance, in milliseconds.
+    lead: i64,
     ids: Vec<Uuid>,
     organisations: Vec<i32>,
     records: Vec<&'a [u8]>,
-    keys: Vec<Option<Vec<u8>>>,
+    keys: Vec<Option<&'a [u8]>>,
     times: Vec<i64>,
     live_after: i64,
     recipients: Vec<i64>,
@@ -367,30 +402,28 @@ impl<'a> Parameters<'a> {
     ) -> Self {
         let messages = || batch.iter().flat_map(Request::messages);
         let organisations = messages().map(|message| message.organisation);
+        let lead = messages().map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
         let mut parameters = Self {
+            version: directory.version.cast_signed(),
+            lead: lead.unwrap_or_default(),
             live_after: i64::MAX,
             periods: usage::periods(now),
             limits: LimitArrays::of(organisations, directory),
             ..Self::default()
         };
-        for message in messages() {
-            let organisation = number(message.organisation);
-            let mut digest_of_key = None;
-            if let Some(KeyClaim { key, window_now }) = &message.claim {
-                let key = digest(key.as_key());
+        for Asked { message, key, .. } in batch.iter().flat_map(|request| &request.messages) {
+            if let Some((key, live_after)) = key {
                 // If two have one key, the second is a replay of the first.
-                match parameters.found.0.entry((organisation, key.clone())) {
+                match parameters.found.entry(key.clone()) {
                     Entry::Occupied(_) => continue,
                     Entry::Vacant(entry) => entry.insert(message.id),
                 };
-                let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
-                parameters.live_after = parameters.live_after.min(live_after);
-                digest_of_key = Some(key);
+                parameters.live_after = parameters.live_after.min(*live_after);
             }
             parameters.ids.push(uuid_of(message.id));
-            parameters.organisations.push(organisation);
+            parameters.organisations.push(number(message.organisation));
             parameters.records.push(&message.row);
-            parameters.keys.push(digest_of_key);
+            parameters.keys.push(key.as_ref().map(|((_, digest), _)| &**digest));
             parameters.times.push(millis(message.created_at));
             let is_replay = replays.contains(&message.id);
             let recipients = if is_replay { 0 } else { message.recipients };
@@ -399,10 +432,10 @@ impl<'a> Parameters<'a> {
         parameters
     }
 
-    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 15] {
+    fn all<'p>(&'p self, node: &'p i32) -> [&'p (dyn ToSql + Sync); 15] {
         let [per_month, per_day, per_hour, per_minute] = &self.limits.limits;
         [
-            version,
+            &self.version,
             &self.ids,
             &self.organisations,
             &self.records,
@@ -426,39 +459,31 @@ async fn decide(
     shared: &Shared,
     session: &mut Session,
     mut parameters: Parameters<'_>,
-    version: i64,
-    lead: i64,
 ) -> Result<Option<Found>, QueryError> {
     if parameters.ids.is_empty() {
         return Ok(Some(parameters.found));
     }
-    shared.note_lead(lead).await?;
-    let mut conflicts = 0;
-    loop {
-        let node = shared.node.id();
-        let ran = session.run(ACCEPT, &parameters.all(&version, &node)).await;
-        let rows = match ran {
-            Ok(Ran::Answered(rows)) => rows,
+    shared.note_lead(parameters.lead).await?;
+    let node = shared.node.id();
+    let mut attempt = 1;
+    let rows = loop {
+        match session.run(ACCEPT, &parameters.all(&node)).await {
+            Ok(Ran::Answered(rows)) => break rows,
             Ok(Ran::WroteNothing) => return Ok(None),
             Ok(Ran::Unanswered) => return Ok(Some(found_after_all(shared, &parameters).await)),
-            Err(error)
-                if (conflicts < CONFLICTS
-                    && (error.is_conflict() || matches!(error, QueryError::NotMade)))
-                    || (conflicts == 0 && error.is_lost_connection()) =>
-            {
-                conflicts += 1;
+            Err(error) if attempt <= CONFLICTS && error.may_be_repeated(attempt) => {
+                attempt += 1;
                 sleep(CONFLICT_PAUSE).await;
-                continue;
             }
             Err(error) => return Err(error),
-        };
-        let keyed = rows.iter().filter_map(|row| {
-            let organisation = row.get::<_, Option<i32>>(1)?;
-            Some(((organisation, row.get(2)), message_id(row.get(3))))
-        });
-        parameters.found.0.extend(keyed);
-        return Ok(Some(parameters.found));
-    }
+        }
+    };
+    let keyed = rows.iter().filter_map(|row| {
+        let organisation = row.get::<_, Option<i32>>(1)?;
+        Some(((organisation, row.get(2)), message_id(row.get(3))))
+    });
+    parameters.found.extend(keyed);
+    Ok(Some(parameters.found))
 }
 
 /// Reads the messages that the keys of a transaction have. The transaction was made, and its answer
@@ -478,7 +503,7 @@ async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found 
             Ok(rows) => {
                 let keyed =
                     rows.iter().map(|row| ((row.get(0), row.get(1)), message_id(row.get(2))));
-                return Found(keyed.collect());
+                return keyed.collect();
             }
             // It is accepted. The caller has to learn that, or a queue would miss it.
             Err(error) => shared.lost(&error),

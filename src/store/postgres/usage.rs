@@ -2,7 +2,7 @@
 //! a limit has one row for a month, which each acceptance of it locks; the others have one for each
 //! slot, so that connections do not wait for each other.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use tokio_postgres::Row;
 
@@ -10,13 +10,12 @@ use crate::StoreError;
 use crate::directory::OrganisationIndex;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
-use crate::postgres::replays::{self, Keys};
 use crate::postgres::tables::{Query, array, bigint};
-use crate::postgres::{PostgresStore, Shared, millis, number, timestamp};
-use pillarbox_domain::id::{MessageId, OrganisationId};
+use crate::postgres::{PostgresStore, millis, number, timestamp};
+use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::organisation::Limits;
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::usage::{Count, Exceeded, Period, Usage};
+use pillarbox_domain::usage::{Count, Period, Usage};
 
 /// A limit applies only to a row that exists: two first acceptances of a month could both be within
 /// it.
@@ -64,7 +63,8 @@ impl LimitArrays {
     }
 }
 
-fn limited(
+/// Returns those of these organisations that have limits.
+pub(super) fn limited(
     organisations: impl Iterator<Item = OrganisationId>,
     directory: &OrganisationIndex,
 ) -> BTreeMap<OrganisationId, Limits> {
@@ -75,94 +75,18 @@ fn limited(
     limits.collect()
 }
 
-/// Recipients that a request needs from its organisation's limits.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) organisation: OrganisationId,
-    pub(super) messages: Vec<AskedMessage>,
-}
-
-#[derive(Debug)]
-pub(super) struct AskedMessage {
-    pub(super) id: MessageId,
-    pub(super) recipients: u64,
-    /// Digest of its idempotency key, and the instant after which an earlier use of it is live.
-    pub(super) key: Option<(Vec<u8>, i64)>,
-}
-
-/// Result of comparing requests with the limits.
-#[derive(Debug, Default)]
-pub(super) struct Judged {
-    /// The limit that each request would exceed, in their order.
-    pub(super) exceeded: Vec<Option<Exceeded>>,
-    /// Messages that are replays: they need no limit.
-    pub(super) replays: HashSet<MessageId>,
-}
-
-/// Compares requests with the limits of their organisations, the earlier one first.
-pub(super) async fn judge(
-    shared: &Shared,
-    directory: &OrganisationIndex,
-    asked: Vec<Asked>,
+/// Returns the usage of these organisations in the periods that `now` is in. Makes the rows of the
+/// month that are missing.
+pub(super) async fn begin_month(
+    connection: &Connection,
+    organisations: Vec<OrganisationId>,
     now: Timestamp,
-) -> Result<Judged, QueryError> {
-    let limits = limited(asked.iter().map(|request| request.organisation), directory);
-    if limits.is_empty() {
-        let exceeded = asked.iter().map(|_| None).collect();
-        return Ok(Judged { exceeded, ..Judged::default() });
-    }
-    let connection = shared.readers.get().await?;
-    let organisations: Vec<OrganisationId> = limits.keys().copied().collect();
+) -> Result<BTreeMap<OrganisationId, Usage>, QueryError> {
     let numbers: Vec<i32> = organisations.iter().copied().map(number).collect();
     let month = millis(Period::Month.start(now));
     connection.execute(BEGIN_MONTH, &[&numbers, &month]).await?;
-    let usage = read(&connection, &organisations, now).await?;
-    let mut usage: BTreeMap<_, _> = organisations.iter().copied().zip(usage).collect();
-    shared.memory.usage.replace(usage.iter().map(|(organisation, usage)| (*organisation, *usage)));
-    let replays = replayed(&connection, &asked, &limits).await?;
-    // If two have one key, the second is a replay of the first.
-    let mut kept = HashSet::new();
-    let judge = |Asked { organisation, messages }: Asked| {
-        let limit = limits.get(&organisation)?;
-        let (mut own, mut recipients) = (HashSet::new(), 0);
-        for AskedMessage { id, recipients: added, key } in messages {
-            let key = key.map(|(key, _)| (organisation, key));
-            let is_repeat = key.is_some_and(|key| kept.contains(&key) || !own.insert(key));
-            if !is_repeat && !replays.contains(&id) {
-                recipients += added;
-            }
-        }
-        let known = usage.entry(organisation).or_default();
-        let used = known.at(now);
-        if let Some(exceeded) = used.exceeded(limit, recipients, now) {
-            return Some(exceeded);
-        }
-        *known = used;
-        known.add(recipients);
-        kept.extend(own);
-        None
-    };
-    let exceeded = asked.into_iter().map(judge).collect();
-    Ok(Judged { exceeded, replays })
-}
-
-/// Returns the messages of limited organisations whose keys have made another message, which is
-/// live.
-async fn replayed(
-    connection: &Connection,
-    asked: &[Asked],
-    limits: &BTreeMap<OrganisationId, Limits>,
-) -> Result<HashSet<MessageId>, QueryError> {
-    let (mut ids, mut keys) = (Vec::new(), Keys::default());
-    for Asked { organisation, messages } in asked {
-        let keyed = messages.iter().filter_map(|message| Some((message.id, message.key.as_ref()?)));
-        for (id, (key, live_after)) in keyed.filter(|_| limits.contains_key(organisation)) {
-            ids.push(id);
-            keys.add(number(*organisation), key.clone(), *live_after);
-        }
-    }
-    let live = replays::live(connection, &keys).await?;
-    Ok(live.into_iter().map(|place| ids[place]).collect())
+    let usage = read(connection, &organisations, now).await?;
+    Ok(organisations.into_iter().zip(usage).collect())
 }
 
 /// Returns the usage of each of these organisations in the periods that `now` is in.
