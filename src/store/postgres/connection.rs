@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustls::RootCertStore;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
+    AsyncMessage, Client, Config, Row, SimpleQueryMessage, SimpleQueryRow, Statement,
 };
 
 use crate::locks::{Mutex, locked};
@@ -74,7 +74,7 @@ pub struct PostgresServer {
     pub user: String,
     pub password: Option<SecretString>,
     /// Certificates that the server's own is checked against. Without them, TLS is not used.
-    pub authorities: Option<rustls::RootCertStore>,
+    pub authorities: Option<RootCertStore>,
     /// Number of connections by which the node accepts messages.
     pub accepting_connections: u8,
 }
@@ -120,7 +120,8 @@ impl Held {
 pub(super) struct Connector {
     /// Settings of each host, with its name.
     configs: Vec<(String, Config)>,
-    tls: Option<Tls>,
+    /// Not used if the settings disable it.
+    tls: Tls,
     resolver: Resolver<()>,
     held: Mutex<Option<Held>>,
     /// Time of the last line that said that a server was refused.
@@ -132,8 +133,7 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(server: &PostgresServer) -> Self {
-        let tls = server.authorities.clone().map(Tls::new);
-        let mode = if tls.is_some() { "require" } else { "disable" };
+        let mode = if server.authorities.is_some() { "require" } else { "disable" };
         let mut config: Config = format!("target_session_attrs=read-write sslmode={mode}")
             .parse()
             .expect("these are parameters of libpq");
@@ -158,7 +158,7 @@ impl Connector {
         let resolver = Resolver::new(NAMES);
         Self {
             configs: configs.collect(),
-            tls,
+            tls: Tls::new(server.authorities.clone().unwrap_or_else(RootCertStore::empty)),
             resolver,
             held: Mutex::default(),
             told_at: Mutex::default(),
@@ -195,12 +195,9 @@ impl Connector {
         let held = *locked(&self.held);
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
-            let resolver = self.resolver.clone();
+            let (resolver, tls) = (self.resolver.clone(), self.tls.clone());
             let used = Use { purpose, silence: Arc::clone(&self.silence) };
-            match self.tls.clone() {
-                Some(tls) => attempts.spawn(connect_to(host, resolver, tls, used, held)),
-                None => attempts.spawn(connect_to(host, resolver, NoTls, used, held)),
-            };
+            attempts.spawn(connect_to(host, resolver, tls, used, held));
         }
         let grace = if held.is_some() { GRACE } else { FIRST_GRACE };
         let mut last_error = QueryError::NotMade;
@@ -281,19 +278,13 @@ struct Use {
 }
 
 /// Connects to one host, if it takes writes and is not behind the server that the node stays with.
-async fn connect_to<T>(
+async fn connect_to(
     (name, config): (String, Config),
     resolver: Resolver<()>,
-    tls: T,
+    tls: Tls,
     used: Use,
     held: Option<Held>,
-) -> Result<Connection, QueryError>
-where
-    T: MakeTlsConnect<Socket> + Send + 'static,
-    T::Stream: Send,
-    T::TlsConnect: Send,
-    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-{
+) -> Result<Connection, QueryError> {
     // The library's own limit ends once the host has taken the connection.
     let connected = timeout(CONNECT_TIMEOUT, async {
         let config = with_addresses(config, &name, &resolver).await?;

@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::{TlsConnector, client};
 
@@ -28,41 +29,38 @@ impl Tls {
     }
 }
 
-impl<S> MakeTlsConnect<S> for Tls
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Stream;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, host: &str) -> Result<Handshake, io::Error> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector: self.0.clone(), name })
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
+        Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
+/// Handshake with a host, which is not made if TLS is not used. A Unix socket has no host's name.
 pub(super) struct Handshake {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    host: String,
 }
 
-impl<S> TlsConnect<S> for Handshake
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
+impl TlsConnect<Socket> for Handshake {
+    type Stream = Stream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 
-    fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Stream(self.connector.connect(self.name, stream).await?)) })
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move {
+            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
+            Ok(Stream(self.connector.connect(name, socket).await?))
+        })
     }
 }
 
-pub(super) struct Stream<S>(client::TlsStream<S>);
+pub(super) struct Stream(client::TlsStream<Socket>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl TlsStream for Stream {
     /// Binds the password's proof to the server's certificate (RFC 5929, section 4.1). Certificates
     /// are signed with SHA-256 here; the server refuses a binding by another digest.
     fn channel_binding(&self) -> ChannelBinding {
@@ -76,7 +74,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -86,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl AsyncWrite for Stream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
