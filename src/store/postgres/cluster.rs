@@ -57,11 +57,7 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
         // The beat says whether the server answers at all.
         let Ok(mut status) = looked.await else { continue };
         let mut known = locked(&shared.database);
-        let had_standby = match known.standby {
-            Standby::Synchronous | Standby::Lost => true,
-            Standby::None => false,
-        };
-        if status.standby == Standby::None && had_standby {
+        if status.standby == Standby::None && known.standby != Standby::None {
             status.standby = Standby::Lost;
         }
         *known = status;

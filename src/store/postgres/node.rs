@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
@@ -26,7 +27,7 @@ use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
 use crate::postgres::tables::{bigint, integer};
-use crate::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::postgres::{PostgresStore, Shared, message_id, millis, uuid_of};
 use crate::rate_share::part_of_pace;
 use crate::record::decode_message;
 use crate::{Alerting, StoreError};
@@ -88,25 +89,18 @@ const CALL_LOST: &str = "the node that held the message ended while a call to th
 /// Time for which a share of the pace and a duty hold on the server, as [`take_part_sql`] sets it.
 /// The node itself holds them for less.
 const HELD: Duration = Duration::from_secs(30);
-/// Treatment of duties by a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Duties {
-    /// The node takes duties that nobody has, and keeps its own. The duty of alerts is for nodes
-    /// that have a receiver.
-    Take(Alerting),
-    /// The node leaves duties to others, because its own work has stopped.
-    GiveUp,
-}
 
-/// Takes or keeps a node's part of the pace, as much of it as the others leave, and its duties.
+/// Takes or keeps a node's part of the pace, as much of it as the others leave, and its duties: those
+/// that nobody has, and its own. The duty of alerts is for nodes that have a receiver. A node whose own
+/// work has stopped takes `None`, and leaves its duties to others.
 ///
 /// Shares are given one after the other, so there is a lock. All of this is one request: the server
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
 /// node that vanishes meanwhile does not hold the lock.
-fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
-    let duties = match duties {
-        Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
-        Duties::Take(alerting) => {
+fn take_part_sql(node: i32, ask: f64, takes_duties: Option<Alerting>) -> String {
+    let duties = match takes_duties {
+        None => format!("DELETE FROM duty WHERE node = {node}"),
+        Some(alerting) => {
             let taken = Duty::ALL.into_iter();
             let taken = taken.filter(|duty| *duty != Duty::Alerts || alerting == Alerting::On);
             let names = taken.map(|duty| format!("('{}')", duty.as_str())).collect::<Vec<_>>();
@@ -231,10 +225,10 @@ impl Node {
         &self,
         connection: &Connection,
         ask: f64,
-        duties: Duties,
+        takes_duties: Option<Alerting>,
     ) -> Result<(), QueryError> {
         // Given up here before others can take them.
-        if duties == Duties::GiveUp {
+        if takes_duties.is_none() {
             for known in &self.duties {
                 known.send_if_modified(|known| std::mem::replace(known, false));
             }
@@ -245,7 +239,7 @@ impl Node {
             *share = share.min(ask);
             is_lower
         });
-        let rows = connection.script(&take_part_sql(self.id(), ask, duties)).await?;
+        let rows = connection.script(&take_part_sql(self.id(), ask, takes_duties)).await?;
         let column = |name| rows.iter().filter_map(move |row| row.try_get(name).ok().flatten());
         let share = column("rate").next().and_then(|rate| rate.parse().ok());
         let share: f64 = share.ok_or(QueryError::NotMade)?;
@@ -345,14 +339,12 @@ pub(super) async fn join(
     if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
         joined = join_once(identity, connection, dead, bodies, now).await;
     }
-    match joined? {
-        Some((id, taken)) => {
-            node.id.store(id, Ordering::Release);
-            node.confirm(sent);
-            Ok(taken)
-        }
-        None => Err(ConnectError::NameTaken(identity.name.clone())),
-    }
+    let Some((id, taken)) = joined? else {
+        return Err(ConnectError::NameTaken(identity.name.clone()));
+    };
+    node.id.store(id, Ordering::Release);
+    node.confirm(sent);
+    Ok(taken)
 }
 
 /// Makes the transaction of [`join`]; returns `None` if the name belongs to a node elsewhere.
@@ -382,23 +374,11 @@ async fn join_once(
             connection.execute(statement, &[&before]).await?;
         }
     }
-    let version = env!("CARGO_PKG_VERSION");
-    let started_at = super::millis(now);
-    let row = connection
-        .query_one(
-            JOIN,
-            &[
-                name,
-                &directory,
-                &place,
-                &version,
-                &schema::version(),
-                &started_at,
-                &least_dead_after,
-            ],
-        )
-        .await?;
-    let id: i32 = row.get(0);
+    let (version, schema) = (env!("CARGO_PKG_VERSION"), schema::version());
+    let started_at = millis(now);
+    let parameters: [&(dyn ToSql + Sync); 7] =
+        [name, &directory, &place, &version, &schema, &started_at, &least_dead_after];
+    let id: i32 = connection.query_one(JOIN, &parameters).await?.get(0);
     let taken = match predecessor {
         Some(before) => take_over(connection, id, before, bodies).await?,
         None => BTreeSet::new(),
@@ -452,8 +432,14 @@ pub(super) async fn live(shared: Arc<Shared>) {
         last = now;
         let had_connection = connection.as_ref().is_some_and(|open| !open.is_closed());
         let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut seen)).await;
+        let beaten = beaten.unwrap_or_else(|_| {
+            if connection.take().is_some() {
+                shared.connector.silence().note(Purpose::Lease);
+            }
+            Err(QueryError::TimedOut(BEAT_TIMEOUT))
+        });
         match beaten {
-            Ok(Ok(())) => {
+            Ok(()) => {
                 // Another server may have taken over from one that does not answer. At the start
                 // there is none to leave.
                 if !had_connection && !std::mem::take(&mut is_first) {
@@ -462,18 +448,11 @@ pub(super) async fn live(shared: Arc<Shared>) {
                 }
                 shared.reached();
             }
-            Ok(Err(QueryError::Fenced)) => shared.node.fence(),
-            Ok(Err(error)) => {
+            Err(QueryError::Fenced) => shared.node.fence(),
+            Err(error) => {
                 connection = None;
                 seen.clear();
                 shared.lost(&error);
-            }
-            Err(_) => {
-                if connection.take().is_some() {
-                    shared.connector.silence().note(Purpose::Lease);
-                }
-                seen.clear();
-                shared.lost(&QueryError::TimedOut(BEAT_TIMEOUT));
             }
         }
     }
@@ -524,11 +503,9 @@ async fn beat(
     let ask = part_of_pace(load.demand, demands);
     let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
     let gives_up = shared.connector.silence().keeps_from_duties() && !is_alone;
-    let takes = Duties::Take(shared.memory.alerting.get());
-    let duties = if gives_up { Duties::GiveUp } else { takes };
-    shared.node.take_part(connection, ask, duties).await?;
-    let sight = Arc::new(Sight { at: now, peers: peers.clone() });
-    *locked(&shared.node.sight) = sight;
+    let takes_duties = (!gives_up).then(|| shared.memory.alerting.get());
+    shared.node.take_part(connection, ask, takes_duties).await?;
+    *locked(&shared.node.sight) = Arc::new(Sight { at: now, peers: peers.clone() });
     *seen = peers;
     Ok(())
 }

@@ -88,11 +88,8 @@ pub(super) async fn peers(
 ) -> Result<HashMap<i32, Peer>, QueryError> {
     let rows = connection.query(NODES, &[]).await?;
     let now = boot_time();
-    Ok(rows
-        .iter()
-        .map(|row| Peer::of(row, this, before, now))
-        .map(|peer| (peer.id, peer))
-        .collect())
+    let peers = rows.iter().map(|row| Peer::of(row, this, before, now));
+    Ok(peers.map(|peer| (peer.id, peer)).collect())
 }
 
 /// Time since the machine was started, with the time in which it was suspended.
