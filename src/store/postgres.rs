@@ -351,7 +351,7 @@ async fn follow(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = shared.feed.now_confirmed() => {}
+            () = shared.feed.now_confirmed.notified() => {}
         }
         let followed = async {
             let connection = shared.readers.get().await?;

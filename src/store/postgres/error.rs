@@ -1,6 +1,7 @@
 //! Errors of the engine.
 
 use std::error::Error as _;
+use std::iter::successors;
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
@@ -102,13 +103,8 @@ impl From<QueryError> for ConnectError {
 
 /// Describes an error with its causes: tokio-postgres alone says "db error".
 fn described(error: &tokio_postgres::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    let causes = successors(error.source(), |cause| (**cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Reason why a store on a server could not be opened.

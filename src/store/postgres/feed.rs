@@ -40,8 +40,8 @@ pub(super) struct Feeds {
     visible: AtomicI64,
     /// Notified if entries are visible that are not known to be confirmed.
     unconfirmed: Notify,
-    /// Notified if that is done.
-    now_confirmed: Notify,
+    /// Notified if that is done: there is more to follow at once.
+    pub(super) now_confirmed: Notify,
     ends: RwLock<BTreeMap<OrganisationId, FeedPosition>>,
     grew: watch::Sender<FeedPosition>,
 }
@@ -87,11 +87,6 @@ impl Feeds {
         self.confirmed.fetch_max(position, Ordering::AcqRel);
     }
 
-    /// Waits until visible entries are confirmed, so that there is more to follow at once.
-    pub(super) async fn now_confirmed(&self) {
-        self.now_confirmed.notified().await;
-    }
-
     /// Notes durable entries of this node. Entries of other nodes before them may not be known yet:
     /// they are followed.
     pub(super) fn grow(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
@@ -110,11 +105,6 @@ impl Feeds {
             let known = known.entry(*organisation).or_insert(*end);
             *known = (*known).max(*end);
         }
-    }
-
-    fn end(&self, organisation: OrganisationId) -> FeedPosition {
-        let ends = read_lock(&self.ends);
-        ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
     }
 }
 
@@ -153,7 +143,8 @@ pub(super) async fn confirm_others(shared: Arc<Shared>, writer: Arc<Mutex<Sessio
 
 impl PostgresStore {
     pub(crate) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
-        self.shared.feed.end(organisation)
+        let ends = read_lock(&self.shared.feed.ends);
+        ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
     }
 
     pub(crate) fn feed_shown(&self) -> FeedPosition {

@@ -92,10 +92,9 @@ impl Import {
     /// Counts rows, and returns the statement that writes them.
     fn written(&mut self, chunk: Chunk) -> Query {
         let done = &mut self.done;
-        match chunk {
+        let (rows, query) = match chunk {
             Chunk::Rows(table, rows) => {
                 let count = rows.len() as u64;
-                done.rows += count;
                 match table {
                     Table::Messages => done.messages += count,
                     Table::Organisations => done.organisations += count,
@@ -105,33 +104,32 @@ impl Import {
                 }
                 let rows: Vec<_> = rows.iter().map(|(key, row)| (key, row)).collect();
                 // The first position: followers of suppressions begin before it.
-                put(table, Known::Missing, &rows, Some(1))
+                (rows.len(), put(table, Known::Missing, &rows, Some(1)))
             }
             Chunk::Pending(pending) => {
-                done.rows += pending.len() as u64;
                 done.pending += pending.len() as u64;
-                Query::new(PENDING, vec![array(pending.into_iter().map(uuid_of))])
+                let ids = array(pending.iter().copied().map(uuid_of));
+                (pending.len(), Query::new(PENDING, vec![ids]))
             }
             Chunk::IdempotencyKeys(keys) => {
-                done.rows += keys.len() as u64;
                 let organisations = array(keys.iter().map(|(of, ..)| number(*of)));
                 let digests = array(keys.iter().map(|(_, key, ..)| digest(key.as_key())));
                 let ids = array(keys.iter().map(|(_, _, id, _)| uuid_of(*id)));
                 let times = array(keys.iter().map(|(.., at)| bigint(*at)));
-                Query::new(IDEMPOTENCY_KEYS, vec![organisations, digests, ids, times])
+                let parameters = vec![organisations, digests, ids, times];
+                (keys.len(), Query::new(IDEMPOTENCY_KEYS, parameters))
             }
-            Chunk::Usage(usage) => {
-                done.rows += usage.len() as u64;
-                put_usage(&usage)
-            }
+            Chunk::Usage(usage) => (usage.len(), put_usage(&usage)),
             Chunk::Sent(sent) => {
-                done.rows += sent.len() as u64;
-                let times = array(sent.iter().map(|(.., at)| bigint(*at)));
                 let ids = array(sent.iter().map(|(_, id, _)| uuid_of(*id)));
+                let times = array(sent.iter().map(|(.., at)| bigint(*at)));
+                let rows = sent.len();
                 let ses_ids = array(sent.into_iter().map(|(ses_id, ..)| ses_id));
-                Query::new(SENT, vec![ses_ids, ids, times])
+                (rows, Query::new(SENT, vec![ses_ids, ids, times]))
             }
-        }
+        };
+        done.rows += rows as u64;
+        query
     }
 
     async fn run(&self, query: &Query) -> Result<u64, QueryError> {

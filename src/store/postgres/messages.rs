@@ -28,19 +28,13 @@ const BYTES_PER_LOOK: usize = 1 << 20;
 /// Reads at most `$3` rows, and stops once they have `$4` bytes: all that match, or those of the
 /// organisation `$5`. The table is `message`, or has the pending ones alone.
 macro_rules! list {
-    ($table:literal, $order:literal) => {
-        list!($table, "", "id ", $order)
-    };
-    ($table:literal, $order:literal of one) => {
-        list!($table, "organisation = $5 AND ", concat!("organisation ", $order, ", id "), $order)
-    };
-    ($table:literal, $of_one:literal, $by:expr, $order:literal) => {
+    ($table:literal, $of_one:literal, $by:literal, $order:literal) => {
         concat!(
             "SELECT id, record FROM (
                 SELECT id, record, sum(octet_length(record)) OVER looked_at - octet_length(record) AS before
                 FROM (
                     SELECT id, record FROM ", $table, " WHERE ", $of_one, "id >= $1 AND id < $2
-                    ORDER BY ", $by, $order, " LIMIT $3
+                    ORDER BY ", $by, "id ", $order, " LIMIT $3
                 ) AS rows
                 WINDOW looked_at AS (ORDER BY id ", $order, " ROWS UNBOUNDED PRECEDING)
             ) AS counted WHERE before < $4 ORDER BY id ", $order
@@ -52,10 +46,14 @@ macro_rules! list {
 macro_rules! list_of {
     ($table:literal, $order:expr, $is_of_one:expr) => {
         match ($order, $is_of_one) {
-            (Order::NewestFirst, false) => list!($table, "DESC"),
-            (Order::NewestFirst, true) => list!($table, "DESC" of one),
-            (Order::OldestFirst, false) => list!($table, "ASC"),
-            (Order::OldestFirst, true) => list!($table, "ASC" of one),
+            (Order::NewestFirst, false) => list!($table, "", "", "DESC"),
+            (Order::NewestFirst, true) => {
+                list!($table, "organisation = $5 AND ", "organisation DESC, ", "DESC")
+            }
+            (Order::OldestFirst, false) => list!($table, "", "", "ASC"),
+            (Order::OldestFirst, true) => {
+                list!($table, "organisation = $5 AND ", "organisation ASC, ", "ASC")
+            }
         }
     };
 }
@@ -90,19 +88,8 @@ impl PostgresStore {
         Ok(row.map(|row| message_id(row.get(0))))
     }
 
-    pub(crate) async fn page(
-        &self,
-        filter: MessageFilter,
-        limit: usize,
-        window_now: WindowTime,
-    ) -> Result<MessagePage, StoreError> {
-        let mut page = self.stored_page(filter, limit, window_now).await?;
-        self.lay_calls_over(&mut page.messages).await?;
-        Ok(page)
-    }
-
     /// Reads a page in steps, so that a page that fills early reads little.
-    async fn stored_page(
+    pub(crate) async fn page(
         &self,
         filter: MessageFilter,
         limit: usize,
@@ -121,13 +108,11 @@ impl PostgresStore {
         } else {
             list_of!("message", order, is_of_one)
         };
-        loop {
+        let mut page = loop {
             let (first, end) = (uuid_of(page.first), page.end.map_or(Uuid::max(), uuid_of));
             let rows = bigint(step);
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&first, &end, &rows, &most_bytes];
-            if let Some(own) = &organisation {
-                parameters.push(own);
-            }
+            parameters.extend(organisation.iter().map(|own| own as &(dyn ToSql + Sync)));
             let read = self.query_by(&self.shared.listers, sql, &parameters).await?;
             let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
             let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
@@ -136,11 +121,13 @@ impl PostgresStore {
             (page, is_cut) = blocking(move || look_at(&shared, page, &read)).await;
             if is_cut || is_end {
                 let next = page.last.filter(|_| is_cut);
-                return Ok(page.ending(next));
+                break page.ending(next);
             }
             // For a full page, the only open question is whether there are more rows.
             step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
-        }
+        };
+        self.lay_calls_over(&mut page.messages).await?;
+        Ok(page)
     }
 }
 

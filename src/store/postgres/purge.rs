@@ -36,7 +36,7 @@ const LETTERS: &str = "DELETE FROM dead_letter WHERE received_at >= $1 AND recei
 
 impl PostgresStore {
     pub(crate) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
-        let most = i64::try_from(step.limit).unwrap_or(i64::MAX);
+        let most = bigint(step.limit);
         let hour = integer(step.first_hour.number());
         let mut damaged: Vec<Uuid> = Vec::new();
         let purge = async {

@@ -84,7 +84,12 @@ pub(super) async fn work(
             keys.append(more);
             next = (keys.digests.len() < MAX_KEYS).then(|| requests.try_recv().ok()).flatten();
         }
-        match confirmed(&writer, &keys).await {
+        let confirmed = async {
+            let reading = Transaction::begin(&writer).await?;
+            let rows = reading.connection().query(FIND, &keys.parameters()).await?;
+            reading.commit(rows).await
+        };
+        match confirmed.await {
             Ok(rows) => {
                 let mut found = vec![None; keys.digests.len()];
                 for row in rows {
@@ -104,13 +109,6 @@ pub(super) async fn work(
             }
         }
     }
-}
-
-/// Reads the messages of keys in a transaction that writes.
-async fn confirmed(writer: &Arc<Mutex<Session>>, keys: &Keys) -> Result<Vec<Row>, QueryError> {
-    let reading = Transaction::begin(writer).await?;
-    let rows = reading.connection().query(FIND, &keys.parameters()).await?;
-    reading.commit(rows).await
 }
 
 /// Returns the places of those keys that have made a message.

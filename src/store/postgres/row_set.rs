@@ -18,8 +18,8 @@ use crate::postgres::calls::UNMARK;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::tables::{
-    CHANGE_DIRECTORY, Known, LOCK_COUNTERS, Query, array, ask_all, bigint, keyed_row, limit, lock,
-    put, range, remove, set_counter,
+    CHANGE_DIRECTORY, Known, LOCK_COUNTERS, Query, array, ask_all, bigint, counters_of, keyed_row,
+    limit, lock, put, range, remove, set_counter,
 };
 use crate::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
 use crate::record::{FeedRow, ReportedChange, encode_feed};
@@ -399,11 +399,6 @@ impl<'a> RowSet<'a> {
     fn change(&mut self, table: Table, key: &Key, row: Option<NewRow>) {
         self.changes.rows.entry(table).or_default().insert(key.clone(), row);
     }
-}
-
-pub(super) fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
-    let value = |index| row.get::<_, i64>(index).unsigned_abs();
-    Counter::ALL.into_iter().enumerate().map(|(index, counter)| (counter, value(index))).collect()
 }
 
 fn write_sent(sent: &[(String, MessageId, Timestamp)]) -> Query {

@@ -12,15 +12,10 @@ use crate::postgres::PostgresStore;
 use crate::postgres::connection::Slot;
 use crate::postgres::error::QueryError;
 use crate::postgres::outcomes::{ATTEMPTS, PAUSE};
-use crate::postgres::row_set::{RowSet, counters_of};
+use crate::postgres::row_set::RowSet;
 use crate::postgres::session::Transaction;
 use crate::postgres::tables::{self, COUNTERS, Query, array, bigint, integer, keyed_row};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
-
-/// Returns true if a run of the table may have so many rows that small reads would wait behind it.
-const fn takes_long(table: Table) -> bool {
-    matches!(table, Table::Feed | Table::History | Table::Messages | Table::Suppressions)
-}
 
 impl PostgresStore {
     pub(crate) async fn change<T>(
@@ -108,7 +103,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn counters(&self) -> Result<BTreeMap<Counter, u64>, StoreError> {
-        Ok(counters_of(&self.query_one(COUNTERS, &[]).await?))
+        Ok(tables::counters_of(&self.query_one(COUNTERS, &[]).await?))
     }
 
     pub(crate) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -142,10 +137,15 @@ impl PostgresStore {
         self.query_by(slot, query.sql, &query.parameters()).await
     }
 
-    /// Connection by which a table's rows are read, so that small reads do not wait behind large
-    /// ones.
+    /// Connection by which runs of a table's rows are read. Small reads do not wait behind a run that
+    /// may have many rows.
     fn slot_of(&self, table: Table) -> &Slot {
-        if takes_long(table) { &self.shared.listers } else { &self.shared.readers }
+        match table {
+            Table::Feed | Table::History | Table::Messages | Table::Suppressions => {
+                &self.shared.listers
+            }
+            _ => &self.shared.readers,
+        }
     }
 }
 

@@ -40,23 +40,15 @@ pub(super) async fn prepare(
     owner: StoreOwner,
 ) -> Result<(), ConnectError> {
     // Another node may be doing it.
-    let begin = "BEGIN; SET LOCAL lock_timeout = '20s'";
-    connection.batch(begin).await?;
+    connection.batch("BEGIN; SET LOCAL lock_timeout = '20s'").await?;
     connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let refused = match (owner, found_owner(connection).await?) {
-        (StoreOwner::Service, Some(StoreOwner::Dev)) => Some(ConnectError::MadeByDev),
-        (StoreOwner::Dev, Some(StoreOwner::Service)) => Some(ConnectError::NotMadeByDev),
-        _ => None,
+        (StoreOwner::Service, Some(StoreOwner::Dev)) => ConnectError::MadeByDev,
+        (StoreOwner::Dev, Some(StoreOwner::Service)) => ConnectError::NotMadeByDev,
+        _ => return extend(connection, owner).await,
     };
-    if let Some(refused) = refused {
-        connection.batch("ROLLBACK").await?;
-        return Err(refused);
-    }
-    let (version, oldest_reader) = versions(connection, owner).await?;
-    if oldest_reader > self::version() {
-        return Err(ConnectError::Newer { version });
-    }
-    Ok(())
+    connection.batch("ROLLBACK").await?;
+    Err(refused)
 }
 
 /// Returns the program that made the tables; `None` if there are none.
@@ -70,14 +62,13 @@ async fn found_owner(connection: &Connection) -> Result<Option<StoreOwner>, Quer
     Ok(Some(if is_marked { StoreOwner::Dev } else { StoreOwner::Service }))
 }
 
-/// Makes or extends the tables in the transaction that was begun, and ends it.
-async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i32), QueryError> {
+/// Makes or extends the tables in the transaction that was begun, ends it, and checks their version.
+async fn extend(connection: &Connection, owner: StoreOwner) -> Result<(), ConnectError> {
     let is_new = !connection.query_one(EXISTS, &[]).await?.get::<_, bool>(0);
     if is_new {
         connection.batch(steps().next().expect("the first step")).await?;
         connection.batch("INSERT INTO feed_counter DEFAULT VALUES").await?;
-        let feed_id = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
-        connection.execute(BEGIN_CLUSTER, &[&1_i32, &1_i32, &feed_id]).await?;
+        connection.execute(BEGIN_CLUSTER, &[&1_i32, &1_i32, &fastrand::i64(..)]).await?;
     }
     let row = connection.query_one(VERSIONS, &[]).await?;
     let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
@@ -98,5 +89,5 @@ async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i3
         connection.batch(MARK).await?;
     }
     connection.batch("COMMIT").await?;
-    Ok((version, oldest_reader))
+    if oldest_reader > own { Err(ConnectError::Newer { version }) } else { Ok(()) }
 }

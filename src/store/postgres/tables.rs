@@ -408,6 +408,12 @@ pub(super) const CHANGE_DIRECTORY: &str = concat!(
     ", directory_version"
 );
 
+/// Returns the numbers of a row that [`COUNTERS`] has read.
+pub(super) fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
+    let value = |index| row.get::<_, i64>(index).unsigned_abs();
+    Counter::ALL.into_iter().enumerate().map(|(index, counter)| (counter, value(index))).collect()
+}
+
 pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
     let sql = match counter {
         Counter::LastOrganisation => "UPDATE cluster SET last_organisation = $1::bigint",
