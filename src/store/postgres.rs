@@ -280,14 +280,16 @@ impl Shared {
 
     /// Notes that the server could not be reached, or that other nodes took this one for dead.
     fn lost(&self, error: &QueryError) {
-        match error {
-            // Signs of life say whether the server answers at all.
+        // Signs of life say whether the server answers at all.
+        if matches!(
+            error,
             QueryError::Row(_)
-            | QueryError::NotMade
-            | QueryError::Silent { .. }
-            | QueryError::InDoubt
-            | QueryError::Endless => return,
-            _ => {}
+                | QueryError::NotMade
+                | QueryError::Silent { .. }
+                | QueryError::InDoubt
+                | QueryError::Endless
+        ) {
+            return;
         }
         if error.is_refusal() {
             if let Some(times) = self.refusals.note(error, Instant::now()) {

@@ -238,7 +238,7 @@ async fn write(
     for job in batch {
         job.ask(&mut rows);
     }
-    let begun = session.begin().await?;
+    session.begin().await?;
     let connection = session.connection();
     let decided = rows.run(connection, |rows| {
         // A panic fails only its job, after which the transaction cannot be made.
@@ -250,7 +250,7 @@ async fn write(
     });
     let decided = decided.await?;
     let effects = rows.write(connection).await?;
-    session.commit(begun).await?;
+    session.commit().await?;
     let decided = decided.into_iter().map(|decided| {
         decided.map_err(|stop| match stop {
             // A row that cannot be read fails only its job.

@@ -53,18 +53,17 @@ impl PostgresStore {
         window_now: WindowTime,
     ) -> Result<Vec<Option<MessageId>>, StoreError> {
         let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
-        let keys = Keys {
-            organisations: vec![number(organisation); keys.len()],
-            digests: keys.iter().copied().map(digest).collect(),
-            live_after: vec![live_after; keys.len()],
-        };
-        if self.query(FIND, &keys.parameters()).await?.is_empty() {
-            return Ok(vec![None; keys.digests.len()]);
+        let mut asked = Keys::default();
+        for key in keys {
+            asked.add(number(organisation), digest(*key), live_after);
+        }
+        if self.query(FIND, &asked.parameters()).await?.is_empty() {
+            return Ok(vec![None; keys.len()]);
         }
         // A server that started again also shows commits that the standby does not have yet. The
         // answer must hold if the standby takes over. So it is read once more in a transaction that
         // writes, whose commit waits until the standby has everything before it.
-        let confirmed = answer_to(&self.replaying, |reply| Request { keys, reply });
+        let confirmed = answer_to(&self.replaying, |reply| Request { keys: asked, reply });
         let confirmed = timeout(self.shared.answer_timeout, confirmed).await;
         confirmed.unwrap_or(Err(StoreError::Unavailable))
     }

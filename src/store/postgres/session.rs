@@ -89,12 +89,13 @@ pub(super) struct Session {
 
 struct OpenSession {
     connection: Connection,
-    id: i64,
     used: Used,
     /// Transactions that were committed.
     writes: i64,
     /// True if a transaction was begun and not ended.
     is_begun: bool,
+    /// Warnings of the connection when the last transaction was begun.
+    warnings: u64,
 }
 
 /// Result of a statement that is a transaction of its own.
@@ -124,19 +125,15 @@ impl Session {
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Ran, QueryError> {
-        self.ready().await?;
-        let open = self.open.as_ref().expect("it is ready");
         // First, because an error while the statement is prepared leaves no doubt.
-        open.connection.prepare(sql).await?;
+        self.ready().await?.connection.prepare(sql).await?;
         // Out of its place until the answer is known, as for a commit.
         let mut open = self.open.take().expect("it is ready");
-        let warnings = open.connection.warnings();
-        let id = open.id;
-        let mut parameters = parameters.to_vec();
-        parameters.push(&id);
+        open.warnings = open.connection.warnings();
+        let parameters = [parameters, &[&open.used.id]].concat();
         let asked = open.connection.query(sql, &parameters).await;
         match asked {
-            Ok(rows) if open.connection.warnings() == warnings => {
+            Ok(rows) if open.connection.warnings() == open.warnings => {
                 let writes = rows.iter().find_map(|row| row.get::<_, Option<i64>>(0));
                 let writes = writes.ok_or(QueryError::Fenced)?;
                 let before = std::mem::replace(&mut open.writes, writes);
@@ -156,19 +153,17 @@ impl Session {
     }
 
     /// Begins a transaction. If it is not committed, the next use rolls it back.
-    pub(super) async fn begin(&mut self) -> Result<Begun, QueryError> {
+    pub(super) async fn begin(&mut self) -> Result<(), QueryError> {
         match self.begin_once().await {
             Err(error) if error.is_lost_connection() => self.begin_once().await,
             begun => begun,
         }
     }
 
-    async fn begin_once(&mut self) -> Result<Begun, QueryError> {
-        self.ready().await?;
-        let open = self.open.as_mut().expect("it is ready");
+    async fn begin_once(&mut self) -> Result<(), QueryError> {
+        let open = self.ready().await?;
         open.is_begun = true;
-        let id = open.id;
-        let fence: [&(dyn ToSql + Sync); 1] = [&id];
+        let fence: [&(dyn ToSql + Sync); 1] = [&open.used.id];
         let begin = async {
             open.connection.prepare(COUNT).await?;
             let execute = open.connection.execute(COUNT, &fence);
@@ -182,7 +177,8 @@ impl Session {
             self.open = None;
             return Err(QueryError::Fenced);
         }
-        Ok(Begun { warnings: open.connection.warnings() })
+        open.warnings = open.connection.warnings();
+        Ok(())
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -194,11 +190,11 @@ impl Session {
     /// The connection is out of its place until the answer is known. So if the caller gives up
     /// meanwhile, the connection is closed, and its count of transactions is not compared with a
     /// later one's.
-    pub(super) async fn commit(&mut self, begun: Begun) -> Result<(), QueryError> {
+    pub(super) async fn commit(&mut self) -> Result<(), QueryError> {
         let mut open = self.open.take().expect("a transaction was begun");
         let answer = open.connection.batch("COMMIT").await;
         match answer {
-            Ok(()) if open.connection.warnings() == begun.warnings => {
+            Ok(()) if open.connection.warnings() == open.warnings => {
                 open.is_begun = false;
                 open.writes += 1;
                 self.open = Some(open);
@@ -224,21 +220,19 @@ impl Session {
     }
 
     /// Opens the session, or rolls back a transaction that was given up.
-    async fn ready(&mut self) -> Result<(), QueryError> {
+    async fn ready(&mut self) -> Result<&mut OpenSession, QueryError> {
         self.roll_back().await;
-        if self.open.as_ref().is_some_and(|open| open.connection.is_closed()) {
+        if self.open.as_ref().is_none_or(|open| open.connection.is_closed()) {
             self.open = None;
-        }
-        if self.open.is_none() {
             self.open = Some(OpenSession::open(&self.shared, self.purpose).await?);
         }
-        Ok(())
+        Ok(self.open.as_mut().expect("it is open"))
     }
 
     /// Finds out the outcome of the last transaction, however long that takes. Only if several
     /// callers share the session, the others do not wait for it.
     async fn resolve_doubt(&mut self, old: OpenSession) -> Result<(), QueryError> {
-        let (id, before) = (old.id, old.writes);
+        let (id, before) = (old.used.id, old.writes);
         // Closed first: nobody waits for the answer of a statement that is on its way. Its row
         // stays until it has been read.
         let _used = old.used;
@@ -306,18 +300,14 @@ impl OpenSession {
         if connection.warnings() > 0 {
             return Err(QueryError::NotMade);
         }
-        let id = row.get(0);
-        Ok(Self { connection, id, used: Used::new(shared, id), writes: 0, is_begun: false })
+        let used = Used::new(shared, row.get(0));
+        Ok(Self { connection, used, writes: 0, is_begun: false, warnings: 0 })
     }
-}
-
-pub(super) struct Begun {
-    warnings: u64,
 }
 
 /// Transaction of a session that several callers share. If it is dropped, it is rolled back.
 pub(super) struct Transaction {
-    session: Option<(OwnedMutexGuard<Session>, Begun)>,
+    session: Option<OwnedMutexGuard<Session>>,
 }
 
 impl Transaction {
@@ -327,28 +317,28 @@ impl Transaction {
             purpose: Purpose::Administration.as_str(),
             limit: PATIENCE,
         })?;
-        let begun = session.begin().await;
-        if begun.is_err() {
+        if let Err(error) = session.begin().await {
             session.roll_back().await;
+            return Err(error);
         }
-        Ok(Self { session: Some((session, begun?)) })
+        Ok(Self { session: Some(session) })
     }
 
     pub(super) fn connection(&self) -> &Connection {
-        self.session.as_ref().expect("it is there until the commit").0.connection()
+        self.session.as_ref().expect("it is there until the commit").connection()
     }
 
     /// Commits the transaction, and returns its result.
     pub(super) async fn commit<T>(mut self, result: T) -> Result<T, QueryError> {
-        let (mut session, begun) = self.session.take().expect("it is there until the commit");
-        session.commit(begun).await?;
+        let mut session = self.session.take().expect("it is there until the commit");
+        session.commit().await?;
         Ok(result)
     }
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if let Some((mut session, _)) = self.session.take() {
+        if let Some(mut session) = self.session.take() {
             // Its locks must not stay until the session is needed again.
             tokio::spawn(async move { session.roll_back().await });
         }
