@@ -138,7 +138,7 @@ impl PostgresStore {
         bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, Joined), ConnectError> {
-        let connector = Arc::new(Connector::new(server));
+        let connector = Connector::new(server);
         schema::prepare(&connector.connect().await?, owner).await?;
         let connection = connector.connect_for(Purpose::Start).await?;
         let dead = node::watch_namesake(&connection, &identity).await?;
@@ -242,8 +242,8 @@ impl PostgresStore {
         self.query(sql, parameters).await?.pop().ok_or(StoreError::Unavailable)
     }
 
-    /// Asks, and once more if the connection was lost. A read of many rows that takes too long is
-    /// not repeated.
+    /// Asks, and once more if the connection was lost. A read of many rows without an answer is not
+    /// repeated: it may only have been slow.
     async fn query_by(
         &self,
         slot: &Slot,
@@ -254,7 +254,7 @@ impl PostgresStore {
         let ask = async || slot.get_within(limit).await?.query_within(limit, sql, parameters).await;
         let asked = match ask().await {
             Err(QueryError::Server(_)) => ask().await,
-            Err(QueryError::Silent { .. }) if slot.asks_again() => ask().await,
+            Err(QueryError::Silent { .. }) if slot.purpose != Purpose::Lists => ask().await,
             asked => asked,
         };
         asked.map_err(|error| self.shared.refused(error))

@@ -19,7 +19,7 @@ use crate::postgres::error::QueryError;
 use crate::postgres::replays::{self, Keys, digest};
 use crate::postgres::session::{Ran, Session};
 use crate::postgres::tables::bigint;
-use crate::postgres::usage::{self, LimitArrays};
+use crate::postgres::usage::{self, PERIODS};
 use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, number, uuid_of};
 use crate::{AcceptError, Accepted, BatchMode, NewMessage, StoreError};
 use pillarbox_domain::id::MessageId;
@@ -388,7 +388,9 @@ struct Parameters<'a> {
     live_after: i64,
     recipients: Vec<i64>,
     periods: Vec<i64>,
-    limits: LimitArrays,
+    /// Organisations with limits, and the limits by the [`PERIODS`].
+    limited: Vec<i32>,
+    limits: [Vec<Option<i64>>; 4],
     /// The answer, if nobody has used one of the keys before.
     found: Found,
 }
@@ -408,9 +410,14 @@ impl<'a> Parameters<'a> {
             lead: lead.unwrap_or_default(),
             live_after: i64::MAX,
             periods: usage::periods(now),
-            limits: LimitArrays::of(organisations, directory),
             ..Self::default()
         };
+        for (organisation, limits) in usage::limited(organisations, directory) {
+            parameters.limited.push(number(organisation));
+            for (array, period) in parameters.limits.iter_mut().zip(PERIODS) {
+                array.push(limits.of(period).map(bigint));
+            }
+        }
         for Asked { message, key, .. } in batch.iter().flat_map(|request| &request.messages) {
             if let Some((key, live_after)) = key {
                 // If two have one key, the second is a replay of the first.
@@ -433,7 +440,7 @@ impl<'a> Parameters<'a> {
     }
 
     fn all<'p>(&'p self, node: &'p i32) -> [&'p (dyn ToSql + Sync); 15] {
-        let [per_month, per_day, per_hour, per_minute] = &self.limits.limits;
+        let [per_month, per_day, per_hour, per_minute] = &self.limits;
         [
             &self.version,
             &self.ids,
@@ -445,7 +452,7 @@ impl<'a> Parameters<'a> {
             node,
             &self.recipients,
             &self.periods,
-            &self.limits.organisations,
+            &self.limited,
             per_month,
             per_day,
             per_hour,

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-use crate::cluster::{DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeStatus, Standby};
+use crate::cluster::{
+    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeState, NodeStatus, Standby,
+};
 use crate::interface::Change;
 use crate::locks::locked;
 use crate::postgres::connection::{Connection, Connector, PostgresServer};
@@ -112,10 +114,16 @@ impl PostgresStore {
 
     pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
         let sight = self.shared.node.sight();
-        let own_load = self.shared.node.load();
         let status = |peer: &Peer| {
-            let status = peer.status_at(sight.at);
-            if peer.is_this() { NodeStatus { load: own_load.clone(), ..status } } else { status }
+            let mut status = peer.status.clone();
+            let silent = sight.at.saturating_sub(peer.since);
+            if silent >= LEASE {
+                status.state = NodeState::Silent(silent);
+            }
+            if peer.is_this() {
+                status.load = self.shared.node.load();
+            }
+            status
         };
         let mut nodes: Vec<_> = sight.peers.values().map(status).collect();
         nodes.sort_by(|one, other| one.name.cmp(&other.name));

@@ -128,11 +128,11 @@ pub(super) struct Connector {
     told_at: Mutex<Option<Instant>>,
     /// Tasks of the open connections.
     drivers: Mutex<Vec<AbortHandle>>,
-    silence: Arc<Silence>,
+    silence: Silence,
 }
 
 impl Connector {
-    pub(super) fn new(server: &PostgresServer) -> Self {
+    pub(super) fn new(server: &PostgresServer) -> Arc<Self> {
         let mode = if server.authorities.is_some() { "require" } else { "disable" };
         let mut config: Config = format!("target_session_attrs=read-write sslmode={mode}")
             .parse()
@@ -155,16 +155,15 @@ impl Connector {
             config.host(host).port(*port);
             (host.clone(), config)
         });
-        let resolver = Resolver::new(NAMES);
-        Self {
+        Arc::new(Self {
             configs: configs.collect(),
             tls: Tls::new(server.authorities.clone().unwrap_or_else(RootCertStore::empty)),
-            resolver,
+            resolver: Resolver::new(NAMES),
             held: Mutex::default(),
             told_at: Mutex::default(),
             drivers: Mutex::default(),
-            silence: Arc::default(),
-        }
+            silence: Silence::default(),
+        })
     }
 
     /// Purposes of connections by which no answer came in time.
@@ -173,14 +172,17 @@ impl Connector {
     }
 
     /// Connects, to check the schema or to change it.
-    pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<Connection, QueryError> {
         self.connect_for(Purpose::Schema).await
     }
 
     /// Connects to the host that takes writes, and is not behind the one that the node stays with.
     /// All hosts are asked at once: one that takes connections and does not answer must not delay
     /// the others. If several take writes, the one of the latest timeline is right.
-    pub(super) async fn connect_for(&self, purpose: Purpose) -> Result<Connection, QueryError> {
+    pub(super) async fn connect_for(
+        self: &Arc<Self>,
+        purpose: Purpose,
+    ) -> Result<Connection, QueryError> {
         match self.connect_to_one(purpose).await {
             // Signs of life say whether the server answers at all.
             Err(QueryError::TimedOut(limit)) if purpose != Purpose::Lease => {
@@ -191,13 +193,11 @@ impl Connector {
         }
     }
 
-    async fn connect_to_one(&self, purpose: Purpose) -> Result<Connection, QueryError> {
+    async fn connect_to_one(self: &Arc<Self>, purpose: Purpose) -> Result<Connection, QueryError> {
         let held = *locked(&self.held);
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
-            let (resolver, tls) = (self.resolver.clone(), self.tls.clone());
-            let used = Use { purpose, silence: Arc::clone(&self.silence) };
-            attempts.spawn(connect_to(host, resolver, tls, used, held));
+            attempts.spawn(Arc::clone(self).connect_to(host, purpose, held));
         }
         let grace = if held.is_some() { GRACE } else { FIRST_GRACE };
         let mut last_error = QueryError::NotMade;
@@ -236,7 +236,6 @@ impl Connector {
         let mut drivers = locked(&self.drivers);
         drivers.retain(|driver| !driver.is_finished());
         drivers.push(connection.driver.abort_handle());
-        drop(drivers);
         Ok(connection)
     }
 
@@ -260,87 +259,77 @@ impl Connector {
     /// Closes all other connections. Callers that wait for an answer by one of them get an error:
     /// their server may have stopped answering, and then they would get none.
     pub(super) fn close_others(&self, kept: &Connection) {
-        let kept = kept.driver.abort_handle();
-        locked(&self.drivers).retain(|driver| {
-            let is_kept = driver.id() == kept.id();
-            if !is_kept {
-                driver.abort();
-            }
-            is_kept
+        let kept = kept.driver.id();
+        for other in locked(&self.drivers).extract_if(.., |driver| driver.id() != kept) {
+            other.abort();
+        }
+    }
+
+    /// Connects to one host, if it takes writes and is not behind the server that the node stays with.
+    async fn connect_to(
+        self: Arc<Self>,
+        (name, config): (String, Config),
+        purpose: Purpose,
+        held: Option<Held>,
+    ) -> Result<Connection, QueryError> {
+        // The library's own limit ends once the host has taken the connection.
+        let connected = timeout(CONNECT_TIMEOUT, async {
+            let config = self.with_addresses(config, &name).await?;
+            Ok::<_, QueryError>(config.connect(self.tls.clone()).await?)
         });
-    }
-}
-
-/// Purpose of a connection, and the place at which a missing answer is noted.
-struct Use {
-    purpose: Purpose,
-    silence: Arc<Silence>,
-}
-
-/// Connects to one host, if it takes writes and is not behind the server that the node stays with.
-async fn connect_to(
-    (name, config): (String, Config),
-    resolver: Resolver<()>,
-    tls: Tls,
-    used: Use,
-    held: Option<Held>,
-) -> Result<Connection, QueryError> {
-    // The library's own limit ends once the host has taken the connection.
-    let connected = timeout(CONNECT_TIMEOUT, async {
-        let config = with_addresses(config, &name, &resolver).await?;
-        Ok::<_, QueryError>(config.connect(tls).await?)
-    });
-    let (client, mut driver) =
-        connected.await.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
-    let cancelled_waits = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&cancelled_waits);
-    let driver = tokio::spawn(async move {
-        while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
-            match message {
-                // "canceling wait for synchronous replication": the commit is on this server, but
-                // may not be on the standby (PostgreSQL, syncrep.c).
-                Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
-                    tracing::warn!(message = notice.message(), "PostgreSQL warns");
-                    counted.fetch_add(1, Ordering::SeqCst);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "a connection to PostgreSQL ended");
-                    break;
+        let (client, mut driver) =
+            connected.await.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
+        let cancelled_waits = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&cancelled_waits);
+        let driver = tokio::spawn(async move {
+            while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
+                match message {
+                    // "canceling wait for synchronous replication": the commit is on this server, but
+                    // may not be on the standby (PostgreSQL, syncrep.c).
+                    Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
+                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                        counted.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection to PostgreSQL ended");
+                        break;
+                    }
                 }
             }
-        }
-    });
-    let statements = Mutex::default();
-    let is_given_up = AtomicBool::new(false);
-    let server = None;
-    let mut connection =
-        Connection { client, statements, cancelled_waits, driver, used, is_given_up, server };
-    let looked = timeout(CONNECT_TIMEOUT, connection.look_at_server(held)).await;
-    looked.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
-    Ok(connection)
-}
+        });
+        let mut connection = Connection {
+            client,
+            statements: Mutex::default(),
+            cancelled_waits,
+            driver,
+            connector: self,
+            purpose,
+            is_given_up: AtomicBool::new(false),
+            server: None,
+        };
+        let looked = timeout(CONNECT_TIMEOUT, connection.look_at_server(held)).await;
+        looked.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
+        Ok(connection)
+    }
 
-/// Adds the addresses of the host's name. The library itself would resolve it on the threads that
-/// store reads run on.
-async fn with_addresses(
-    mut config: Config,
-    name: &str,
-    resolver: &Resolver<()>,
-) -> Result<Config, QueryError> {
-    // A host may be the directory of a Unix socket too.
-    if name.starts_with('/') || name.parse::<IpAddr>().is_ok() {
-        return Ok(config);
-    }
-    let addresses = resolver.resolve((), name).await?;
-    for (index, address) in addresses.iter().enumerate() {
-        if index > 0 {
-            // The library needs as many names as addresses.
-            config.host(name);
+    /// Adds the addresses of the host's name. The library itself would resolve it on the threads that
+    /// store reads run on.
+    async fn with_addresses(&self, mut config: Config, name: &str) -> Result<Config, QueryError> {
+        // A host may be the directory of a Unix socket too.
+        if name.starts_with('/') || name.parse::<IpAddr>().is_ok() {
+            return Ok(config);
         }
-        config.hostaddr(address.ip());
+        let addresses = self.resolver.resolve((), name).await?;
+        for (index, address) in addresses.iter().enumerate() {
+            if index > 0 {
+                // The library needs as many names as addresses.
+                config.host(name);
+            }
+            config.hostaddr(address.ip());
+        }
+        Ok(config)
     }
-    Ok(config)
 }
 
 /// Connection to the server. Requests that are made at one time are sent one behind the other, and
@@ -350,7 +339,8 @@ pub(super) struct Connection {
     statements: Mutex<HashMap<&'static str, Statement>>,
     cancelled_waits: Arc<AtomicU64>,
     driver: JoinHandle<()>,
-    used: Use,
+    purpose: Purpose,
+    connector: Arc<Connector>,
     is_given_up: AtomicBool,
     /// `None` if the server does not give its identity.
     server: Option<ServerId>,
@@ -376,7 +366,7 @@ impl Connection {
         let Some(held) = held else { return Ok(()) };
         let beat = match held.beat {
             Some((node, _)) if server == held.server => {
-                self.query_opt(BEAT, &[&node]).await?.map(|row| row.get(0))
+                self.query(BEAT, &[&node]).await?.first().map(|row| row.get(0))
             }
             _ => None,
         };
@@ -395,10 +385,10 @@ impl Connection {
 
     /// Closes the connection, because no answer came in time. All that wait for one get the error.
     pub(super) fn give_up(&self, limit: Duration) -> QueryError {
-        let purpose = self.used.purpose.as_str();
+        let purpose = self.purpose.as_str();
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
             tracing::warn!(purpose, ?limit, "PostgreSQL did not answer: its connection is closed");
-            self.used.silence.note(self.used.purpose);
+            self.connector.silence.note(self.purpose);
         }
         self.driver.abort();
         QueryError::Silent { purpose, limit }
@@ -417,7 +407,7 @@ impl Connection {
     }
 
     fn limit(&self) -> Duration {
-        self.used.purpose.limit()
+        self.purpose.limit()
     }
 
     /// Runs statements without parameters, such as `BEGIN`.
@@ -466,15 +456,6 @@ impl Connection {
         self.answered(limit, self.client.query(&statement, parameters)).await
     }
 
-    pub(super) async fn query_opt(
-        &self,
-        sql: &'static str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, QueryError> {
-        let statement = self.prepare(sql).await?;
-        self.answered(self.limit(), self.client.query_opt(&statement, parameters)).await
-    }
-
     pub(super) async fn query_one(
         &self,
         sql: &'static str,
@@ -497,19 +478,13 @@ impl Connection {
 /// Place of a connection that many callers use for reading. A lost connection is replaced.
 pub(super) struct Slot {
     connector: Arc<Connector>,
-    purpose: Purpose,
+    pub(super) purpose: Purpose,
     connection: RwLock<Option<Arc<Connection>>>,
 }
 
 impl Slot {
     pub(super) fn new(connector: &Arc<Connector>, purpose: Purpose) -> Self {
         Self { connector: Arc::clone(connector), purpose, connection: RwLock::default() }
-    }
-
-    /// Returns true if a statement without an answer is repeated. A read of many rows may only have
-    /// been slow.
-    pub(super) fn asks_again(&self) -> bool {
-        self.purpose != Purpose::Lists
     }
 
     /// Returns the connection within `limit`, because another caller may be making it.
@@ -531,9 +506,8 @@ impl Slot {
         if let Some(connection) = open(&slot) {
             return Ok(connection);
         }
-        let connection = Arc::new(self.connector.connect_for(self.purpose).await?);
-        *slot = Some(Arc::clone(&connection));
-        Ok(connection)
+        let connection = self.connector.connect_for(self.purpose).await?;
+        Ok(Arc::clone(slot.insert(Arc::new(connection))))
     }
 }
 

@@ -82,16 +82,11 @@ impl Feeds {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Notes that a commit that read this position was confirmed.
-    fn confirm(&self, position: i64) {
-        self.confirmed.fetch_max(position, Ordering::AcqRel);
-    }
-
     /// Notes durable entries of this node. Entries of other nodes before them may not be known yet:
     /// they are followed.
     pub(super) fn grow(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
         if let Some(last) = ends.values().max() {
-            self.confirm(bigint(last.number()));
+            self.confirmed.fetch_max(bigint(last.number()), Ordering::AcqRel);
         }
         self.note(ends);
     }
@@ -108,7 +103,8 @@ impl Feeds {
     }
 }
 
-/// Confirms visible entries: makes a commit of its own, which waits for the standby.
+/// Confirms visible entries: makes a commit of its own, which waits for the standby, and confirms the
+/// position that it read.
 pub(super) async fn confirm(
     shared: &Shared,
     writer: &Arc<Mutex<Session>>,
@@ -117,7 +113,8 @@ pub(super) async fn confirm(
     const LAST: &str = "SELECT last FROM feed_counter";
     let change = Transaction::begin(writer).await?;
     let last: i64 = change.connection().query_one(LAST, &[]).await?.get(0);
-    shared.feed.confirm(change.commit(last).await?);
+    let confirmed = change.commit(last).await?;
+    shared.feed.confirmed.fetch_max(confirmed, Ordering::AcqRel);
     Ok(())
 }
 
@@ -126,18 +123,18 @@ pub(super) async fn confirm_others(shared: Arc<Shared>, writer: Arc<Mutex<Sessio
     loop {
         shared.feed.unconfirmed.notified().await;
         sleep(CONFIRM_AFTER).await;
-        if shared.feed.visible.load(Ordering::Acquire) > shared.feed.confirmed() {
-            match confirm(&shared, &writer).await {
-                Ok(()) => {
-                    shared.feed.now_confirmed.notify_one();
-                    sleep(CONFIRM_PAUSE).await;
-                }
-                Err(error) => {
-                    shared.lost(&error);
-                    sleep(CONFIRM_AGAIN).await;
-                }
-            }
+        if shared.feed.visible.load(Ordering::Acquire) <= shared.feed.confirmed() {
+            continue;
         }
+        let confirmed = confirm(&shared, &writer).await;
+        let pause = if let Err(error) = confirmed {
+            shared.lost(&error);
+            CONFIRM_AGAIN
+        } else {
+            shared.feed.now_confirmed.notify_one();
+            CONFIRM_PAUSE
+        };
+        sleep(pause).await;
     }
 }
 

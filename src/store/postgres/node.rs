@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use futures_util::future::join_all;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -27,7 +28,7 @@ use crate::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::postgres::schema;
 use crate::postgres::silence::Purpose;
 use crate::postgres::tables::{bigint, integer};
-use crate::postgres::{PostgresStore, Shared, message_id, millis, uuid_of};
+use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, uuid_of};
 use crate::rate_share::part_of_pace;
 use crate::record::decode_message;
 use crate::{Alerting, StoreError};
@@ -289,7 +290,7 @@ pub(super) async fn watch_namesake(
     let (mut since, mut last) = (boot_time(), boot_time());
     loop {
         let (directory, place) = (directory.as_slice(), place.as_bytes());
-        let row = connection.query_opt(LOOK, &[name, &directory, &place]).await?;
+        let row = connection.query(LOOK, &[name, &directory, &place]).await?.pop();
         let Some(row) = row else { return Ok(None) };
         let namesake = Namesake { id: row.get(0), beat: row.get(1) };
         let now = boot_time();
@@ -360,7 +361,7 @@ async fn join_once(
     let least_dead_after = bigint(least_dead_after.as_millis());
     connection.batch("BEGIN").await?;
     let mut predecessor = None;
-    if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
+    if let Some(row) = connection.query(FIND, &[name, &directory, &place]).await?.pop() {
         let namesake = Namesake { id: row.get(0), beat: row.get(2) };
         let is_of_this_place: bool = row.get(1);
         predecessor = is_of_this_place.then_some(namesake.id);
@@ -379,10 +380,10 @@ async fn join_once(
     let parameters: [&(dyn ToSql + Sync); 7] =
         [name, &directory, &place, &version, &schema, &started_at, &least_dead_after];
     let id: i32 = connection.query_one(JOIN, &parameters).await?.get(0);
-    let taken = match predecessor {
-        Some(before) => take_over(connection, id, before, bodies).await?,
-        None => BTreeSet::new(),
-    };
+    let mut taken = BTreeSet::new();
+    if let Some(before) = predecessor {
+        taken = take_over(connection, id, before, bodies).await?;
+    }
     connection.batch("COMMIT").await?;
     Ok(Some((id, taken)))
 }
@@ -472,7 +473,7 @@ async fn beat(
     let load = shared.node.load();
     let (pending, demand) = (bigint(load.pending), integer(load.demand));
     let warnings = connection.warnings();
-    let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions, &demand]).await?;
+    let said = connection.query(SAY, &[&id, &pending, &load.conditions, &demand]).await?.pop();
     let Some(said) = said else { return Err(QueryError::Fenced) };
     // If the wait for the standby was cancelled, the standby may not have it.
     if connection.warnings() == warnings {
@@ -523,24 +524,21 @@ pub(super) async fn recover_orphans(
         if rows.is_empty() {
             return Ok(recovered);
         }
-        let mut answers = Vec::with_capacity(rows.len());
-        for row in &rows {
+        let fail = |row: &Row| {
             let (message, attempts) = match row.get::<_, Option<i32>>(1) {
                 Some(attempts) => (CALL_LOST, attempts.unsigned_abs()),
                 None => (BODY_LOST, 0),
             };
             let acceptance = Acceptance::Possible;
             let transition = Transition::BodyLost { acceptance, message, found_at: now };
-            let (reply, answer) = oneshot::channel();
             let work = Work::Record { id: message_id(row.get(0)), attempts, transition };
-            changing.send(Job { work, now, reply }).await.map_err(|_| QueryError::NotMade)?;
-            answers.push(answer);
-        }
-        for answer in answers {
-            match answer.await {
+            answer_to(changing, move |reply| Job { work, now, reply })
+        };
+        for failed in join_all(rows.iter().map(fail)).await {
+            match failed {
                 // The body of a message that cannot be read is lost as well.
-                Ok(Ok(_) | Err(StoreError::Damaged)) => recovered += 1,
-                Ok(Err(_)) | Err(_) => return Err(QueryError::NotMade),
+                Ok(_) | Err(StoreError::Damaged) => recovered += 1,
+                Err(_) => return Err(QueryError::NotMade),
             }
         }
         let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio_postgres::Row;
 
-use crate::cluster::{LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom};
+use crate::cluster::{NodeLoad, NodeState, NodeStatus, SeenFrom};
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::timestamp;
@@ -68,15 +68,6 @@ impl Peer {
             },
         };
         Self { id, beat, since: seen.map_or(now, |seen| seen.since), status }
-    }
-
-    pub(super) fn status_at(&self, now: Duration) -> NodeStatus {
-        let silent = now.saturating_sub(self.since);
-        let mut status = self.status.clone();
-        if silent >= LEASE {
-            status.state = NodeState::Silent(silent);
-        }
-        status
     }
 }
 

@@ -376,14 +376,14 @@ impl<'a> RowSet<'a> {
         rows: &BTreeMap<Key, Option<NewRow>>,
         position: Option<i64>,
     ) {
-        let removed: Vec<&Key> =
-            rows.iter().filter(|(_, row)| row.is_none()).map(|(key, _)| key).collect();
-        if !removed.is_empty() {
-            queries.push(remove(table, &removed));
-        }
         let read = self.read.get(&table);
+        let mut removed = Vec::new();
         let mut by_known: BTreeMap<Known, Vec<(&Key, &NewRow)>> = BTreeMap::new();
-        for (key, new) in rows.iter().filter_map(|(key, row)| Some((key, row.as_ref()?))) {
+        for (key, new) in rows {
+            let Some(new) = new else {
+                removed.push(key);
+                continue;
+            };
             let known = match read.and_then(|read| read.get(key)) {
                 Some(Some(_)) => Known::There,
                 Some(None) => Known::Missing,
@@ -391,9 +391,8 @@ impl<'a> RowSet<'a> {
             };
             by_known.entry(known).or_default().push((key, new));
         }
-        for (known, rows) in by_known {
-            queries.push(put(table, known, &rows, position));
-        }
+        queries.extend((!removed.is_empty()).then(|| remove(table, &removed)));
+        queries.extend(by_known.iter().map(|(known, rows)| put(table, *known, rows, position)));
     }
 
     fn change(&mut self, table: Table, key: &Key, row: Option<NewRow>) {

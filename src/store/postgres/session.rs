@@ -274,7 +274,7 @@ impl Session {
         let new = OpenSession::open(&self.shared, self.purpose).await?;
         let connection = &new.connection;
         connection.batch("BEGIN").await?;
-        if let Some(row) = connection.query_opt(LOCK, &[&id]).await? {
+        if let Some(row) = connection.query(LOCK, &[&id]).await?.pop() {
             *seen = Some(row.get(0));
             connection.execute(REMOVE, &[&id]).await?;
         }
@@ -293,7 +293,7 @@ impl OpenSession {
         let connection = shared.connector.connect_for(purpose).await?;
         connection.prepare(OPEN).await?;
         let _opening = shared.sessions.opening.read().await;
-        let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
+        let Some(row) = connection.query(OPEN, &[&shared.node.id()]).await?.pop() else {
             return Err(QueryError::Fenced);
         };
         // The wait for the standby was cancelled. This commit resolves a doubt, too.

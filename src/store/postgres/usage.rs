@@ -31,36 +31,11 @@ SELECT organisation, sum(month_used)::bigint FROM usage
 WHERE month = $1 GROUP BY organisation HAVING sum(month_used) > 0";
 
 /// Periods in the order in which rows and statements have them.
-const PERIODS: [Period; 4] = [Period::Month, Period::Day, Period::Hour, Period::Minute];
+pub(super) const PERIODS: [Period; 4] = [Period::Month, Period::Day, Period::Hour, Period::Minute];
 
 /// Beginnings of the [`PERIODS`] that an instant is in, as statements take them.
 pub(super) fn periods(at: Timestamp) -> Vec<i64> {
     PERIODS.map(|period| millis(period.start(at))).to_vec()
-}
-
-/// Limits of the organisations that have any, as arrays of one length.
-#[derive(Debug, Default)]
-pub(super) struct LimitArrays {
-    pub(super) organisations: Vec<i32>,
-    /// Limits of each organisation, by the [`PERIODS`].
-    pub(super) limits: [Vec<Option<i64>>; 4],
-}
-
-impl LimitArrays {
-    /// Returns the limits of these organisations.
-    pub(super) fn of(
-        organisations: impl Iterator<Item = OrganisationId>,
-        directory: &OrganisationIndex,
-    ) -> Self {
-        let mut arrays = Self::default();
-        for (organisation, limits) in limited(organisations, directory) {
-            arrays.organisations.push(number(organisation));
-            for (array, period) in arrays.limits.iter_mut().zip(PERIODS) {
-                array.push(limits.of(period).map(bigint));
-            }
-        }
-        arrays
-    }
 }
 
 /// Returns those of these organisations that have limits.

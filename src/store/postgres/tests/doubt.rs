@@ -32,7 +32,7 @@ fn suppression(address: &str) -> Suppression {
 async fn is_stored(database: &Database, address: &str) -> bool {
     let connection = Connector::new(&database.server).connect().await.unwrap();
     let find = "SELECT FROM suppression WHERE address = $1";
-    connection.query_opt(find, &[&address]).await.unwrap().is_some()
+    !connection.query(find, &[&address]).await.unwrap().is_empty()
 }
 
 /// Message as a client posts it at an instant, with this node's present knowledge of its sender.
