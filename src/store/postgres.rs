@@ -19,7 +19,7 @@ use crate::cluster::DatabaseStatus;
 use crate::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
 use accept::Request;
 use calls::Calls;
-use connection::{Connection, Connector, Slot};
+use connection::{Connector, Slot};
 use error::QueryError;
 use feed::Feeds;
 use node::Node;
@@ -145,9 +145,10 @@ impl PostgresStore {
         let database = cluster::database(&connection).await?;
         let reading = cluster::read_clock(&connection).await?;
         let now = now(reading);
-        let store = cluster::store_id(&connection, &identity.name).await?;
+        let database_id = connection.query_one(feed::ID, &[]).await?.get(0);
+        let bodies = bodies(StoreId::of_node(database_id, &identity.name));
         let node = Node::new(identity);
-        let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
+        let kept = node::join(&node, &connection, dead, &bodies, now).await?;
         let shared = Arc::new(Shared {
             memory: InMemory::default(),
             node,
@@ -169,7 +170,12 @@ impl PostgresStore {
             database: crate::locks::Mutex::new(database),
         });
         shared.memory.restarts.note(now, kept.clone());
-        shared.load(&connection).await?;
+        shared.memory.directory.read(&connection).await?;
+        shared.memory.directory.read_uses(&connection).await?;
+        shared.load_suppressions(&connection).await?;
+        shared.feed.identify(&connection).await?;
+        shared.feed.follow(&connection).await?;
+        shared.load_lead(&connection).await?;
         drop(connection);
         let (accepting, requests) = mpsc::channel(accept::QUEUE_CAPACITY);
         let requests = Arc::new(Mutex::new(requests));
@@ -263,19 +269,16 @@ impl PostgresStore {
 
 impl Shared {
     fn health(&self) -> Health {
-        if self.node.is_live() && !self.is_lost.load(Ordering::Acquire) && !self.is_in_doubt() {
+        // Nothing can be accepted, or no outcome recorded, until the outcome of the last transaction
+        // is known.
+        let silence = &self.connector.silence;
+        let is_in_doubt = silence.doubts(Purpose::Outcomes) > 0
+            || silence.doubts(Purpose::Acceptance) >= self.accepting_connections;
+        if self.node.is_live() && !self.is_lost.load(Ordering::Acquire) && !is_in_doubt {
             Health::Writable
         } else {
             Health::Refusing
         }
-    }
-
-    /// Returns true if nothing can be accepted, or no outcome recorded, until the outcome of the
-    /// last transaction is known.
-    fn is_in_doubt(&self) -> bool {
-        let silence = self.connector.silence();
-        silence.doubts(Purpose::Outcomes) > 0
-            || silence.doubts(Purpose::Acceptance) >= self.accepting_connections
     }
 
     /// Notes that the server could not be reached, or that other nodes took this one for dead.
@@ -326,15 +329,6 @@ impl Shared {
                 StoreError::Unavailable
             }
         }
-    }
-
-    async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
-        self.memory.directory.read(connection).await?;
-        self.memory.directory.read_uses(connection).await?;
-        self.load_suppressions(connection).await?;
-        self.feed.identify(connection).await?;
-        self.feed.follow(connection).await?;
-        self.load_lead(connection).await
     }
 
     async fn reload_directory(&self) -> Result<(), QueryError> {

@@ -16,14 +16,13 @@ use crate::directory::OrganisationIndex;
 use crate::interface::KeyClaim;
 use crate::organisation_counts::Increment;
 use crate::postgres::error::QueryError;
-use crate::postgres::replays::{self, Keys, digest};
+use crate::postgres::replays::{self, AskedKey, HashedKey, asked_key};
 use crate::postgres::session::{Ran, Session};
 use crate::postgres::tables::bigint;
 use crate::postgres::usage::{self, PERIODS};
 use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, number, uuid_of};
 use crate::{AcceptError, Accepted, BatchMode, NewMessage, StoreError};
 use pillarbox_domain::id::MessageId;
-use pillarbox_domain::limits::IDEMPOTENCY_WINDOW;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::usage::Exceeded;
 
@@ -144,12 +143,9 @@ pub(super) struct Request {
 struct Asked {
     place: usize,
     message: NewMessage,
-    /// Its idempotency key, and the instant after which an earlier use of the key is live.
-    key: Option<(HashedKey, i64)>,
+    /// Its idempotency key; a use of the key after this instant is live.
+    key: Option<AskedKey>,
 }
-
-/// Number of an organisation, and the digest of its idempotency key.
-type HashedKey = (i32, Vec<u8>);
 
 /// Messages that keys have made.
 type Found = HashMap<HashedKey, MessageId>;
@@ -159,9 +155,9 @@ type Answers = Vec<Result<Accepted, AcceptError>>;
 
 impl Asked {
     fn new((place, message): (usize, NewMessage)) -> Self {
-        let key = message.claim.as_ref().map(|KeyClaim { key, window_now }| {
-            let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
-            ((number(message.organisation), digest(key.as_key())), live_after)
+        let claim = message.claim.as_ref();
+        let key = claim.map(|KeyClaim { key, window_now }| {
+            asked_key(message.organisation, key.as_key(), window_now)
         });
         Self { place, message, key }
     }
@@ -327,17 +323,12 @@ async fn refuse_exceeding(
     let connection = shared.readers.get().await?;
     let mut usage = usage::begin_month(&connection, limits.keys().copied().collect(), now).await?;
     shared.memory.usage.replace(usage.iter().map(|(organisation, usage)| (*organisation, *usage)));
-    let (mut ids, mut keys) = (Vec::new(), Keys::default());
-    for Asked { message, key, .. } in batch.iter().flat_map(|request| &request.messages) {
-        if let Some(((organisation, key), live_after)) = key
-            && limits.contains_key(&message.organisation)
-        {
-            ids.push(message.id);
-            keys.add(*organisation, key.clone(), *live_after);
-        }
-    }
+    let messages = batch.iter().flat_map(|request| &request.messages);
+    let limited = messages.filter(|asked| limits.contains_key(&asked.message.organisation));
+    let keyed = limited.filter_map(|Asked { message, key, .. }| Some((message.id, key.clone()?)));
+    let (ids, keys): (Vec<MessageId>, Vec<AskedKey>) = keyed.unzip();
     let live = replays::live(&connection, &keys).await?;
-    let live: HashSet<MessageId> = live.into_iter().map(|place| ids[place]).collect();
+    let live: HashSet<MessageId> = live.into_iter().map(|(place, _)| ids[place]).collect();
     // If two have one key, the second is a replay of the first.
     let mut kept = HashSet::new();
     let exceeded = batch.iter().map(|request| {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
+use crate::StoreError;
 use crate::cluster::{
     DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeState, NodeStatus, Standby,
 };
@@ -17,7 +18,6 @@ use crate::postgres::peers::{BURY, Peer, boot_time};
 use crate::postgres::silence::{Purpose, Silence};
 use crate::postgres::tables::bigint;
 use crate::postgres::{PostgresStore, Shared, timestamp};
-use crate::{StoreError, StoreId};
 use pillarbox_domain::time::ClockReading;
 
 /// Time between two checks of the database's state.
@@ -41,14 +41,6 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const SCHEMA: &str = "SELECT version FROM cluster";
 const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-
-const FEED_ID: &str = "SELECT feed_id FROM cluster";
-
-/// Name of the database's content, which a node uses as the id of its store.
-pub(super) async fn store_id(connection: &Connection, node: &str) -> Result<StoreId, QueryError> {
-    let cluster: i64 = connection.query_one(FEED_ID, &[]).await?.get(0);
-    Ok(StoreId::of_node(cluster, node))
-}
 
 pub(super) async fn watch_database(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK);
@@ -109,7 +101,7 @@ impl PostgresStore {
     }
 
     pub(crate) fn silence(&self) -> &Silence {
-        self.shared.connector.silence()
+        &self.shared.connector.silence
     }
 
     pub(crate) fn nodes(&self) -> Vec<NodeStatus> {

@@ -128,7 +128,8 @@ pub(super) struct Connector {
     told_at: Mutex<Option<Instant>>,
     /// Tasks of the open connections.
     drivers: Mutex<Vec<AbortHandle>>,
-    silence: Silence,
+    /// Purposes of connections by which no answer came in time.
+    pub(super) silence: Silence,
 }
 
 impl Connector {
@@ -164,11 +165,6 @@ impl Connector {
             drivers: Mutex::default(),
             silence: Silence::default(),
         })
-    }
-
-    /// Purposes of connections by which no answer came in time.
-    pub(super) fn silence(&self) -> &Silence {
-        &self.silence
     }
 
     /// Connects, to check the schema or to change it.
@@ -406,19 +402,16 @@ impl Connection {
         }
     }
 
-    fn limit(&self) -> Duration {
-        self.purpose.limit()
-    }
-
     /// Runs statements without parameters, such as `BEGIN`.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), QueryError> {
-        self.answered(self.limit(), self.client.batch_execute(sql)).await
+        self.answered(self.purpose.limit(), self.client.batch_execute(sql)).await
     }
 
     /// Runs statements without parameters in one request, as one transaction; returns the rows of
     /// all. The server needs no further request of this node to end it.
     pub(super) async fn script(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
-        let answers = self.answered(self.limit(), self.client.simple_query(sql)).await?.into_iter();
+        let answers =
+            self.answered(self.purpose.limit(), self.client.simple_query(sql)).await?.into_iter();
         let rows = answers.filter_map(|answer| match answer {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -432,7 +425,7 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.answered(self.limit(), self.client.prepare(sql)).await?;
+        let statement = self.answered(self.purpose.limit(), self.client.prepare(sql)).await?;
         locked(&self.statements).insert(sql, statement.clone());
         Ok(statement)
     }
@@ -442,7 +435,7 @@ impl Connection {
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, QueryError> {
-        self.query_within(self.limit(), sql, parameters).await
+        self.query_within(self.purpose.limit(), sql, parameters).await
     }
 
     pub(super) async fn query_within(
@@ -451,7 +444,7 @@ impl Connection {
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, QueryError> {
-        let limit = limit.min(self.limit());
+        let limit = limit.min(self.purpose.limit());
         let statement = self.prepare(sql).await?;
         self.answered(limit, self.client.query(&statement, parameters)).await
     }
@@ -462,7 +455,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row, QueryError> {
         let statement = self.prepare(sql).await?;
-        self.answered(self.limit(), self.client.query_one(&statement, parameters)).await
+        self.answered(self.purpose.limit(), self.client.query_one(&statement, parameters)).await
     }
 
     pub(super) async fn execute(
@@ -471,7 +464,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, QueryError> {
         let statement = self.prepare(sql).await?;
-        self.answered(self.limit(), self.client.execute(&statement, parameters)).await
+        self.answered(self.purpose.limit(), self.client.execute(&statement, parameters)).await
     }
 }
 

@@ -25,6 +25,9 @@ const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
 /// Pause after a commit that failed.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 
+/// Number by which the content of the database is distinguished from that of others.
+pub(super) const ID: &str = "SELECT feed_id FROM cluster";
+
 /// Ends of the feeds that this node has followed.
 ///
 /// An entry shows once its commit is confirmed: it is on the standby too, if there is one. Entries
@@ -49,7 +52,7 @@ pub(super) struct Feeds {
 impl Feeds {
     /// Reads the number by which cursors are distinguished from those of other databases.
     pub(super) async fn identify(&self, connection: &Connection) -> Result<(), QueryError> {
-        let row = connection.query_one("SELECT feed_id FROM cluster", &[]).await?;
+        let row = connection.query_one(ID, &[]).await?;
         self.id.store(row.get::<_, i64>(0).cast_unsigned(), Ordering::Relaxed);
         Ok(())
     }

@@ -435,7 +435,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
         let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut seen)).await;
         let beaten = beaten.unwrap_or_else(|_| {
             if connection.take().is_some() {
-                shared.connector.silence().note(Purpose::Lease);
+                shared.connector.silence.note(Purpose::Lease);
             }
             Err(QueryError::TimedOut(BEAT_TIMEOUT))
         });
@@ -444,7 +444,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
                 // Another server may have taken over from one that does not answer. At the start
                 // there is none to leave.
                 if !had_connection && !std::mem::take(&mut is_first) {
-                    shared.connector.silence().server_is_back();
+                    shared.connector.silence.server_is_back();
                     shared.connector.close_others(connection.as_ref().expect("it beat by it"));
                 }
                 shared.reached();
@@ -503,7 +503,7 @@ async fn beat(
     let demands = demands.map(|peer| peer.status.load.demand);
     let ask = part_of_pace(load.demand, demands);
     let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
-    let gives_up = shared.connector.silence().keeps_from_duties() && !is_alone;
+    let gives_up = shared.connector.silence.keeps_from_duties() && !is_alone;
     let takes_duties = (!gives_up).then(|| shared.memory.alerting.get());
     shared.node.take_part(connection, ask, takes_duties).await?;
     *locked(&shared.node.sight) = Arc::new(Sight { at: now, peers: peers.clone() });

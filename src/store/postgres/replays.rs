@@ -7,12 +7,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use crate::StoreError;
 use crate::postgres::connection::Connection;
 use crate::postgres::error::QueryError;
 use crate::postgres::session::{Session, Transaction};
+use crate::postgres::tables::{Query, array};
 use crate::postgres::{PostgresStore, Shared, answer_to, message_id, millis, number};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -31,18 +31,24 @@ FROM unnest($1::integer[], $2::bytea[], $3::bigint[])
 JOIN idempotency AS known USING (organisation, key)
 WHERE known.created_at > asked.live_after";
 
-/// Question for the messages of keys, in their order.
-pub(super) struct Request {
-    keys: Keys,
-    reply: oneshot::Sender<Result<Vec<Option<MessageId>>, StoreError>>,
+/// Number of an organisation, and the digest of its idempotency key.
+pub(super) type HashedKey = (i32, Vec<u8>);
+
+/// Key, and the instant after which it must have been used.
+pub(super) type AskedKey = (HashedKey, i64);
+
+pub(super) fn asked_key(
+    organisation: OrganisationId,
+    key: IdempotencyKey<'_>,
+    window_now: &WindowTime,
+) -> AskedKey {
+    ((number(organisation), digest(key)), millis(window_now.all_past(IDEMPOTENCY_WINDOW)))
 }
 
-/// Keys, each with its organisation and the instant after which it must have been used.
-#[derive(Default)]
-pub(super) struct Keys {
-    organisations: Vec<i32>,
-    digests: Vec<Vec<u8>>,
-    live_after: Vec<i64>,
+/// Question for the messages of keys, in their order.
+pub(super) struct Request {
+    keys: Vec<AskedKey>,
+    reply: oneshot::Sender<Result<Vec<Option<MessageId>>, StoreError>>,
 }
 
 impl PostgresStore {
@@ -52,18 +58,15 @@ impl PostgresStore {
         keys: &[IdempotencyKey<'_>],
         window_now: WindowTime,
     ) -> Result<Vec<Option<MessageId>>, StoreError> {
-        let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
-        let mut asked = Keys::default();
-        for key in keys {
-            asked.add(number(organisation), digest(*key), live_after);
-        }
-        if self.query(FIND, &asked.parameters()).await?.is_empty() {
+        let keys: Vec<AskedKey> =
+            keys.iter().map(|key| asked_key(organisation, *key, &window_now)).collect();
+        if self.ask(&self.shared.readers, &find(&keys)).await?.is_empty() {
             return Ok(vec![None; keys.len()]);
         }
         // A server that started again also shows commits that the standby does not have yet. The
         // answer must hold if the standby takes over. So it is read once more in a transaction that
         // writes, whose commit waits until the standby has everything before it.
-        let confirmed = answer_to(&self.replaying, |reply| Request { keys: asked, reply });
+        let confirmed = answer_to(&self.replaying, |reply| Request { keys, reply });
         let confirmed = timeout(self.shared.answer_timeout, confirmed).await;
         confirmed.unwrap_or(Err(StoreError::Unavailable))
     }
@@ -76,23 +79,23 @@ pub(super) async fn work(
     mut requests: mpsc::Receiver<Request>,
 ) {
     while let Some(first) = requests.recv().await {
-        let (mut keys, mut replies) = (Keys::default(), Vec::new());
+        let (mut keys, mut replies) = (Vec::new(), Vec::new());
         let mut next = Some(first);
         while let Some(Request { keys: more, reply }) = next {
-            replies.push((more.digests.len(), reply));
-            keys.append(more);
-            next = (keys.digests.len() < MAX_KEYS).then(|| requests.try_recv().ok()).flatten();
+            replies.push((more.len(), reply));
+            keys.extend(more);
+            next = (keys.len() < MAX_KEYS).then(|| requests.try_recv().ok()).flatten();
         }
         let confirmed = async {
             let reading = Transaction::begin(&writer).await?;
-            let rows = reading.connection().query(FIND, &keys.parameters()).await?;
-            reading.commit(rows).await
+            let live = live(reading.connection(), &keys).await?;
+            reading.commit(live).await
         };
         match confirmed.await {
-            Ok(rows) => {
-                let mut found = vec![None; keys.digests.len()];
-                for row in rows {
-                    found[place(&row)] = Some(message_id(row.get(1)));
+            Ok(live) => {
+                let mut found = vec![None; keys.len()];
+                for (place, message) in live {
+                    found[place] = Some(message);
                 }
                 let mut found = found.into_iter();
                 for (count, reply) in replies {
@@ -110,33 +113,23 @@ pub(super) async fn work(
     }
 }
 
-/// Returns the places of those keys that have made a message.
-pub(super) async fn live(connection: &Connection, keys: &Keys) -> Result<Vec<usize>, QueryError> {
-    let rows = connection.query(FIND, &keys.parameters()).await?;
-    Ok(rows.iter().map(place).collect())
+fn find(keys: &[AskedKey]) -> Query {
+    let organisations = array(keys.iter().map(|((organisation, _), _)| *organisation));
+    let digests = array(keys.iter().map(|((_, digest), _)| digest.clone()));
+    let live_after = array(keys.iter().map(|(_, live_after)| *live_after));
+    Query::new(FIND, vec![organisations, digests, live_after])
 }
 
-/// Returns the place of a key that was found. The server counts from 1.
-fn place(row: &Row) -> usize {
-    usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX)
-}
-
-impl Keys {
-    pub(super) fn add(&mut self, organisation: i32, digest: Vec<u8>, live_after: i64) {
-        self.organisations.push(organisation);
-        self.digests.push(digest);
-        self.live_after.push(live_after);
-    }
-
-    fn append(&mut self, more: Self) {
-        self.organisations.extend(more.organisations);
-        self.digests.extend(more.digests);
-        self.live_after.extend(more.live_after);
-    }
-
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 3] {
-        [&self.organisations, &self.digests, &self.live_after]
-    }
+/// Returns the places of those keys that have made a message, with the message. The server counts
+/// from 1.
+pub(super) async fn live(
+    connection: &Connection,
+    keys: &[AskedKey],
+) -> Result<Vec<(usize, MessageId)>, QueryError> {
+    let query = find(keys);
+    let rows = connection.query(query.sql, &query.parameters()).await?;
+    let place = |row: &Row| usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+    Ok(rows.iter().map(|row| (place(row), message_id(row.get(1)))).collect())
 }
 
 /// Digest of a key. Keys of clients and derived keys have different digests. The first derived keys

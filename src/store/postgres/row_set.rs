@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::InMemory;
 use crate::directory::OrganisationIndex;
@@ -307,12 +308,10 @@ impl<'a> RowSet<'a> {
         if !changes.sent.is_empty() {
             queries.push(write_sent(&changes.sent));
         }
-        let of = |messages: &[MessageId]| vec![array(messages.iter().copied().map(uuid_of))];
-        if !changes.ended.is_empty() {
-            queries.push(Query::new(END_PENDING, of(&changes.ended)));
-        }
-        if !changes.waiting.is_empty() {
-            queries.push(Query::new(UNMARK, of(&changes.waiting)));
+        for (sql, messages) in [(END_PENDING, &changes.ended), (UNMARK, &changes.waiting)] {
+            if !messages.is_empty() {
+                queries.push(Query::new(sql, vec![array(messages.iter().copied().map(uuid_of))]));
+            }
         }
         queries
             .extend(changes.counters.iter().map(|(counter, value)| set_counter(*counter, *value)));
@@ -340,10 +339,8 @@ impl<'a> RowSet<'a> {
         if count > 0 {
             let now = feed.iter().map(|(_, _, now)| *now).max();
             let floor = now.map_or(FeedPosition::START, FeedPosition::first_of);
-            let wanted = i64::try_from(count).expect("a transaction has few changes");
-            let floor = bigint(floor.number());
-            let taken = connection.query_one(TAKE_POSITIONS, &[&floor, &wanted]).await?;
-            last = Some(taken.get(0));
+            let wanted: [&(dyn ToSql + Sync); 2] = [&bigint(floor.number()), &bigint(count)];
+            last = Some(connection.query_one(TAKE_POSITIONS, &wanted).await?.get(0));
         }
         // Before the commit, so that no stored address is missing there.
         let keys = suppressions.iter().filter(|(_, row)| row.is_some());

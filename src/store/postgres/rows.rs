@@ -133,7 +133,7 @@ impl PostgresStore {
         executed.await.map_err(|error| self.shared.refused(error))
     }
 
-    async fn ask(&self, slot: &Slot, query: &Query) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn ask(&self, slot: &Slot, query: &Query) -> Result<Vec<Row>, StoreError> {
         self.query_by(slot, query.sql, &query.parameters()).await
     }
 

@@ -247,10 +247,10 @@ impl Session {
                 Ok(()) => break,
                 Err(QueryError::Fenced) => return Err(QueryError::Fenced),
                 Err(error) => {
-                    in_doubt.get_or_insert_with(|| shared.connector.silence().doubt(self.purpose));
+                    in_doubt.get_or_insert_with(|| shared.connector.silence.doubt(self.purpose));
                     self.shared.lost(&error);
                     if self.purpose == Purpose::Administration && began.elapsed() >= PATIENCE {
-                        shared.connector.silence().note(self.purpose);
+                        shared.connector.silence.note(self.purpose);
                         return Err(QueryError::InDoubt);
                     }
                     if logged.elapsed() >= LOG_INTERVAL {

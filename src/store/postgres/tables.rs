@@ -240,10 +240,10 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
         };
         (format!("({own}) {above} ({}){end}", bound(1)), columns * if span.has_end { 2 } else { 1 })
     };
+    let get =
+        format!("SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys})");
     match kind {
-        Kind::Get => format!(
-            "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys})"
-        ),
+        Kind::Get => get,
         // The size of a large row is known without reading it.
         Kind::GetUpTo => format!(
             "SELECT * FROM (
@@ -253,10 +253,7 @@ fn make_text(layout: &Layout, kind: Kind) -> String {
             WHERE bytes - octet_length({row}) < ${}",
             columns + 1
         ),
-        Kind::Lock => format!(
-            "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys}) \
-             ORDER BY {own} FOR UPDATE OF {name}"
-        ),
+        Kind::Lock => format!("{get} ORDER BY {own} FOR UPDATE OF {name}"),
         Kind::Range(of) => {
             let (condition, parameters) = span(of);
             let direction = if of.is_descending { " DESC" } else { "" };
