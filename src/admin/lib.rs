@@ -58,33 +58,14 @@ pub mod suppression;
 pub mod test_send;
 pub mod webhook;
 
-use alerts::AlertsTested;
-use bodies::{Bodies, BodiesDropped, BodyFacts};
-use checks::{EventRoute, Examined, Part};
-use dead_letter::{DeadLetterShown, DeadLetters, DeadLettersCleared, Letters};
-use domain::{DomainChecked, DomainRemoved, DomainReport, Domains, Verification};
+use bodies::BodyFacts;
+use checks::EventRoute;
 use identity::Identity;
-use key::{Key, KeyAdded, Keys};
 use live::LiveView;
-use message::{MessageShown, Messages, MessagesCancelled, MessagesCounted, QueuedMessages};
-use node::Nodes;
 use options::{StatusParser, flag};
-use organisation::{
-    Organisation, OrganisationPaused, OrganisationRemoved, OrganisationResumed, Organisations,
-    SendsWhilePaused, UsageOfMonth,
-};
 use refusal::{domain_name, organisation_name};
-use restart::{RestartBegun, Restarts, RunningProgram};
-use status::{Acknowledged, ClockConfirmed, PageAddress, ServiceStatus, SmtpListener};
-use suppression::{
-    AtSes, ImportMode, ImportRow, Scope, SuppressionChanges, SuppressionCursor, Suppressions,
-    SuppressionsImported,
-};
-use test_send::{MessageForm, TestSent};
-use webhook::{
-    ReplayedEvents, Webhook, WebhookDeliveryPage, WebhookReached, WebhookReplayed, WebhookSecret,
-    WebhookShown, WebhookTested, Webhooks, WhichDeliveries,
-};
+use restart::Restarts;
+use status::SmtpListener;
 
 pub use organisation::shown_name;
 pub use refusal::Refusal;
@@ -186,10 +167,10 @@ calls! {
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         test: bool,
-    } -> Organisation: File => organisation::add;
+    } -> organisation::Organisation: File => organisation::add;
 
     /// List the organisations.
-    "organisation-list" OrganisationList {} -> Organisations: File = organisation::list;
+    "organisation-list" OrganisationList {} -> organisation::Organisations: File = organisation::list;
 
     /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and
     /// months. Limits that are not given stay as they are.
@@ -217,7 +198,7 @@ calls! {
         #[arg(long, group = "limits")]
         #[serde(default, skip_serializing_if = "is_false")]
         none: bool,
-    } -> Organisation: File => organisation::limit;
+    } -> organisation::Organisation: File => organisation::limit;
 
     /// Show how many recipients were accepted for each organisation in a month, for example for
     /// billing.
@@ -226,14 +207,14 @@ calls! {
         #[arg(long, value_name = "YYYY-MM")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         month: Option<String>,
-    } -> UsageOfMonth: File => organisation::usage;
+    } -> organisation::UsageOfMonth: File => organisation::usage;
 
     /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
     /// records stay.
     "organisation-remove" OrganisationRemove {
         /// Name.
         name: String,
-    } -> OrganisationRemoved: AllNodes => organisation::remove;
+    } -> organisation::OrganisationRemoved: AllNodes => organisation::remove;
 
     /// Pause an organisation: no call for it starts, and its messages wait. Their time limits still
     /// count.
@@ -242,14 +223,14 @@ calls! {
         name: String,
         #[command(flatten)]
         #[serde(default)]
-        sends: SendsWhilePaused,
-    } -> OrganisationPaused: AllNodes => organisation::pause;
+        sends: organisation::SendsWhilePaused,
+    } -> organisation::OrganisationPaused: AllNodes => organisation::pause;
 
     /// Resume an organisation: its messages are sent again.
     "organisation-resume" OrganisationResume {
         /// Name.
         name: String,
-    } -> OrganisationResumed: AllNodes => organisation::resume;
+    } -> organisation::OrganisationResumed: AllNodes => organisation::resume;
 
     /// Create an API key and print it. It is shown only once.
     "key-add" KeyAdd {
@@ -280,7 +261,7 @@ calls! {
         #[arg(long, value_name = "DURATION")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_expires_in: Option<String>,
-    } -> KeyAdded: File => key::add;
+    } -> key::KeyAdded: File => key::add;
 
     /// Replace an API key: create one with the same label, scopes, domains, defaults and lifetime,
     /// and print it. The old key still works during the overlap.
@@ -290,20 +271,20 @@ calls! {
         /// How long the old key still works, unless it expires before; 0s ends it at once.
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: String,
-    } -> KeyAdded: File => key::rotate;
+    } -> key::KeyAdded: File => key::rotate;
 
     /// List the API keys. The keys themselves are not stored.
     "key-list" KeyList {
         /// Only keys of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> Keys: File = key::list;
+    } -> key::Keys: File = key::list;
 
     /// Revoke an API key. It stops working at once.
     "key-revoke" KeyRevoke {
         /// Number of the key, from the list.
         id: u32,
-    } -> Key: File => key::revoke;
+    } -> key::Key: File => key::revoke;
 
     /// Add a sender domain: create its identity at SES and print the DNS records to publish.
     "domain-add" DomainAdd {
@@ -314,26 +295,26 @@ calls! {
         domain: String,
         /// Treat the domain as verified, without asking SES.
         #[arg(long = "assume-verified", action = ArgAction::SetTrue, conflicts_with = "mail_from")]
-        #[arg(value_parser = flag(Verification::BySes, Verification::Assumed))]
-        verification: Verification,
+        #[arg(value_parser = flag(domain::Verification::BySes, domain::Verification::Assumed))]
+        verification: domain::Verification,
         /// Sub-domain that receives bounces, instead of SES's own domain, so that SPF passes
         /// for your domain.
         #[arg(long, value_name = "SUBDOMAIN")]
         mail_from: Option<String>,
-    } -> DomainReport: File => domain::add;
+    } -> domain::DomainReport: File => domain::add;
 
     /// List the sender domains.
     "domain-list" DomainList {
         /// Only domains of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> Domains: File = domain::list;
+    } -> domain::Domains: File = domain::list;
 
     /// Ask SES now whether a domain is verified.
     "domain-check" DomainCheck {
         /// Domain.
         domain: String,
-    } -> DomainChecked: File => domain::check;
+    } -> domain::DomainChecked: File => domain::check;
 
     /// Remove a sender domain. Queued messages from it fail. Its identity at SES stays.
     "domain-remove" DomainRemove {
@@ -342,65 +323,65 @@ calls! {
         organisation: String,
         /// Domain.
         domain: String,
-    } -> DomainRemoved: AllNodes => domain::remove;
+    } -> domain::DomainRemoved: AllNodes => domain::remove;
 
     /// Suppress addresses.
     #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
     "suppression-add" SuppressionAdd {
         #[command(flatten)]
-        scope: Scope,
+        scope: suppression::Scope,
         /// Addresses.
         #[arg(required = true, value_name = "ADDRESS")]
         addresses: Vec<String>,
-    } -> SuppressionChanges: File => suppression::add;
+    } -> suppression::SuppressionChanges: File => suppression::add;
 
     /// Remove suppressions.
     #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
     "suppression-remove" SuppressionRemove {
         #[command(flatten)]
-        scope: Scope,
+        scope: suppression::Scope,
         /// Addresses.
         #[arg(required = true, value_name = "ADDRESS")]
         addresses: Vec<String>,
-    } -> SuppressionChanges: File => suppression::remove;
+    } -> suppression::SuppressionChanges: File => suppression::remove;
 
     /// List suppressions.
     #[command(mut_arg("org", |org| org.help("Only suppressions of this organisation")))]
     #[command(mut_arg("all", |all| all.help("Only suppressions for all organisations")))]
     "suppression-list" SuppressionList {
         #[command(flatten)]
-        scope: Option<Scope>,
+        scope: Option<suppression::Scope>,
         /// Only suppressions of addresses with this text, in any case.
         #[arg(long, value_name = "TEXT")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         search: Option<String>,
         /// Only those behind this one.
         #[arg(skip)]
-        after: Option<SuppressionCursor>,
-    } -> Suppressions: File => suppression::list;
+        after: Option<suppression::SuppressionCursor>,
+    } -> suppression::Suppressions: File => suppression::list;
 
     /// Remove an address from the SES account's own suppression list.
     "suppression-clear-at-ses" SuppressionClearAtSes {
         /// Address.
         address: String,
-    } -> AtSes: File => suppression::clear_at_ses;
+    } -> suppression::AtSes: File => suppression::clear_at_ses;
 
     /// Suppress what a list says. Each row is judged for itself. Existing suppressions stay as they
     /// are, so that a list may be imported again.
     "suppression-import" SuppressionImport {
         /// At most [`suppression::MAX_IMPORT_ROWS`].
         #[arg(skip)]
-        rows: Vec<ImportRow>,
+        rows: Vec<suppression::ImportRow>,
         /// Whether good rows are taken in.
-        #[arg(skip = ImportMode::Check)]
-        mode: ImportMode,
-    } -> SuppressionsImported: File => suppression::import;
+        #[arg(skip = suppression::ImportMode::Check)]
+        mode: suppression::ImportMode,
+    } -> suppression::SuppressionsImported: File => suppression::import;
 
     /// Show a message with what happened to each recipient.
     "message-show" MessageShow {
         /// Id of the message.
         id: String,
-    } -> MessageShown: File => message::show;
+    } -> message::MessageShown: File => message::show;
 
     /// List messages, newest first.
     #[derive(Default)]
@@ -452,35 +433,35 @@ calls! {
         /// Only messages accepted before the one with this id.
         #[arg(long, value_name = "ID")]
         before: Option<String>,
-    } -> Messages: File => message::list;
+    } -> message::Messages: File => message::list;
 
     /// Cancel queued messages: they are not sent. A message whose call to the provider is under way
     /// is not tried again after that call.
     "message-cancel" MessageCancel {
         #[command(flatten)]
-        messages: QueuedMessages,
-    } -> MessagesCancelled: AllNodes => message::cancel;
+        messages: message::QueuedMessages,
+    } -> message::MessagesCancelled: AllNodes => message::cancel;
 
     /// Count the messages that a cancellation would end or keep from another attempt.
     "message-count" MessageCount {
         #[command(flatten)]
-        messages: QueuedMessages,
-    } -> MessagesCounted: AllNodes => message::count;
+        messages: message::QueuedMessages,
+    } -> message::MessagesCounted: AllNodes => message::count;
 
     /// List dead letters, newest first.
-    "dead-letter-list" DeadLetterList {} -> DeadLetters: File => dead_letter::list;
+    "dead-letter-list" DeadLetterList {} -> dead_letter::DeadLetters: File => dead_letter::list;
 
     /// Show a dead letter with its document.
     "dead-letter-show" DeadLetterShow {
         /// Id, or the beginning of the id.
         id: String,
-    } -> DeadLetterShown: File => dead_letter::show;
+    } -> dead_letter::DeadLetterShown: File => dead_letter::show;
 
     /// Delete dead letters. pillarbox deletes the remaining ones after 90 days.
     "dead-letter-clear" DeadLetterClear {
         #[command(flatten)]
-        letters: Letters,
-    } -> DeadLettersCleared: File => dead_letter::clear;
+        letters: dead_letter::Letters,
+    } -> dead_letter::DeadLettersCleared: File => dead_letter::clear;
 
     /// Add an endpoint, and print the secret that signs its deliveries. It is shown only once.
     "webhook-add" WebhookAdd {
@@ -501,39 +482,39 @@ calls! {
         /// given.
         #[arg(skip)]
         authority: Option<String>,
-    } -> WebhookSecret: File => webhook::add;
+    } -> webhook::WebhookSecret: File => webhook::add;
 
     /// List the endpoints with the state of their deliveries.
     "webhook-list" WebhookList {
         /// Only endpoints of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> Webhooks: File = webhook::list;
+    } -> webhook::Webhooks: File = webhook::list;
 
     /// Show an endpoint with its last attempts since the start of the service, at most 100, and the
     /// beginning of the answers.
     "webhook-show" WebhookShow {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> WebhookShown: File = webhook::show;
+    } -> webhook::WebhookShown: File = webhook::show;
 
     /// Remove an endpoint. It does not get the events that still wait for it.
     "webhook-remove" WebhookRemove {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> Webhook: File => webhook::remove;
+    } -> webhook::Webhook: File => webhook::remove;
 
     /// Stop deliveries to an endpoint. Its events wait.
     "webhook-pause" WebhookPause {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> Webhook: File => webhook::pause;
+    } -> webhook::Webhook: File => webhook::pause;
 
     /// Continue the deliveries to a paused endpoint.
     "webhook-resume" WebhookResume {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> Webhook: File => webhook::resume;
+    } -> webhook::Webhook: File => webhook::resume;
 
     /// Create a new secret and print it. Earlier secrets still sign for 24 hours, at most 5 in all.
     "webhook-rotate" WebhookRotate {
@@ -543,19 +524,19 @@ calls! {
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         now: bool,
-    } -> WebhookSecret: File => webhook::rotate;
+    } -> webhook::WebhookSecret: File => webhook::rotate;
 
     /// Ask an endpoint whether it is there, without an event.
     "webhook-reach" WebhookReach {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> WebhookReached: File => webhook::reach;
+    } -> webhook::WebhookReached: File => webhook::reach;
 
     /// Send the event email.test to an endpoint, and print its answer.
     "webhook-test" WebhookTest {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> WebhookTested: File => webhook::test;
+    } -> webhook::WebhookTested: File => webhook::test;
 
     /// List deliveries to an endpoint: the last ones, those that wait for their next attempt, and
     /// those that failed.
@@ -564,20 +545,20 @@ calls! {
         id: u32,
         /// Only those whose last attempt failed.
         #[arg(long = "failed", action = ArgAction::SetTrue)]
-        #[arg(value_parser = flag(WhichDeliveries::All, WhichDeliveries::Failed))]
-        which: WhichDeliveries,
-    } -> WebhookDeliveryPage: File => webhook::deliveries;
+        #[arg(value_parser = flag(webhook::WhichDeliveries::All, webhook::WhichDeliveries::Failed))]
+        which: webhook::WhichDeliveries,
+    } -> webhook::WebhookDeliveryPage: File => webhook::deliveries;
 
     /// Deliver events again: all since a time, or one.
     "webhook-replay" WebhookReplay {
         /// Number of the endpoint, from the list.
         id: u32,
         #[command(flatten)]
-        events: ReplayedEvents,
-    } -> WebhookReplayed: File => webhook::replay;
+        events: webhook::ReplayedEvents,
+    } -> webhook::WebhookReplayed: File => webhook::replay;
 
     /// List the nodes on the database, as the node on this machine sees them.
-    "node-list" NodeList {} -> Nodes: File = node::list;
+    "node-list" NodeList {} -> node::Nodes: File = node::list;
 
     /// Make a node send the messages that it holds and accept no new ones. You can stop it without
     /// loss once it holds none. After its next start, it accepts messages again.
@@ -601,37 +582,37 @@ calls! {
     "identify" Identify {} -> Identity: Node("no data directory is known here") = identity::identify;
 
     /// Have the running service execute the installed program in its own place.
-    "restart" Restart {} -> RestartBegun:
+    "restart" Restart {} -> restart::RestartBegun:
         Node("no service runs, so there is none to restart; start it") => restart::begin;
 
     /// Tell which program answers.
-    "running-program" AskRunningProgram {} -> RunningProgram:
+    "running-program" AskRunningProgram {} -> restart::RunningProgram:
         Node("no service runs, so there is none to restart; start it") = restart::running;
 
     /// Show the bodies of pending messages, and what they survive.
-    "bodies-show" BodiesShow {} -> Bodies:
+    "bodies-show" BodiesShow {} -> bodies::Bodies:
         Node("no service runs, so no process has bodies; start it") = bodies::show;
 
     /// Discard bodies of an earlier process that cannot be used and that the service manager still
     /// keeps. Their messages have failed.
-    "bodies-drop" BodiesDrop {} -> BodiesDropped:
+    "bodies-drop" BodiesDrop {} -> bodies::BodiesDropped:
         Node("no service runs, so no process has bodies; start it") = bodies::drop_unreadable;
 
     /// Show how the service is doing.
-    "status" Status {} -> ServiceStatus: File => status::status;
+    "status" Status {} -> status::ServiceStatus: File => status::status;
 
     /// Confirm that the lost messages have been seen.
-    "acknowledge" Acknowledge {} -> Acknowledged: File => status::acknowledge;
+    "acknowledge" Acknowledge {} -> status::Acknowledged: File => status::acknowledge;
 
     /// Show the address that opens the operator's page.
-    "page" Page {} -> PageAddress: Node(
+    "page" Page {} -> status::PageAddress: Node(
         "no service runs, so there is no page; start it with `pillarbox serve`"
     ) = status::page;
 
     /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
     /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
     /// their whole time.
-    "clock-confirm" ClockConfirm {} -> ClockConfirmed: Node(
+    "clock-confirm" ClockConfirm {} -> status::ClockConfirmed: Node(
         "no service runs, so there is nothing to confirm; start the service, and confirm the clock \
          if `pillarbox status` says that it is in doubt"
     ) => status::confirm_clock;
@@ -639,12 +620,12 @@ calls! {
     /// Examine a part of the set-up with the service's own credentials and clock.
     "examine" Examine {
         /// Part.
-        #[arg(skip = Part::Account)]
-        part: Part,
-    } -> Examined: Node("no service runs that could be examined") => checks::examine;
+        #[arg(skip = checks::Part::Account)]
+        part: checks::Part,
+    } -> checks::Examined: Node("no service runs that could be examined") => checks::examine;
 
     /// Post a test to the receiver of alerts, and tell its answer.
-    "alerts-test" AlertsTest {} -> AlertsTested: Node(
+    "alerts-test" AlertsTest {} -> alerts::AlertsTested: Node(
         "no service runs that could post a test: start it and try again"
     ) => alerts::test;
 
@@ -656,8 +637,8 @@ calls! {
         /// Form in which SES gets the message.
         #[arg(skip)]
         #[serde(default)]
-        form: MessageForm,
-    } -> TestSent: Node(
+        form: test_send::MessageForm,
+    } -> test_send::TestSent: Node(
         "no service runs, and only a running service sends: start it and try again"
     ) => test_send::send;
 }
