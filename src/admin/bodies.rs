@@ -64,7 +64,6 @@ pub enum Keeper {
 
 /// Bodies of earlier processes that were given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct BodiesDropped {
     pub dropped: bool,
 }

@@ -45,7 +45,6 @@ pub struct Examined {
 
 /// One checked item, its verdict, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Finding {
     pub about: String,
     pub verdict: Verdict,

@@ -58,7 +58,6 @@ pub struct Key {
     #[serde(default)]
     pub priority: String,
     /// Time limit of sending for messages that set none; `None` means `retry_for`.
-    #[serde(default)]
     pub message_expires_in: Option<String>,
 }
 

@@ -23,7 +23,6 @@ use pillarbox_store::{Change, FIRST_WITH_RIGHTS, Store};
 const MAX_LIMIT: u64 = 1_000_000_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Organisation {
     pub id: u32,
     pub name: String,

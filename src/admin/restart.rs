@@ -71,7 +71,6 @@ pub struct ProgramCheck {
     #[serde(default = "keeps")]
     pub keeps_bodies: bool,
     /// The database of several nodes that its store is on, if any.
-    #[serde(default)]
     pub database: Option<NodeDatabase>,
     /// The data directory; `None` if each start makes one.
     pub data_dir: Option<PathBuf>,
@@ -79,7 +78,6 @@ pub struct ProgramCheck {
 
 /// Database that a node works on, and the node's name there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct NodeDatabase {
     pub hosts: Vec<String>,
     pub name: String,

@@ -138,7 +138,6 @@ pub struct Events {
 
 /// Doubt of the wall clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct ClockJump {
     /// Time that the clock should show, or the earliest such time.
     pub expected: String,
@@ -181,7 +180,6 @@ pub struct Sending {
 
 /// Calls to a slow provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct SlowCalls {
     /// Calls that ended in the last five minutes.
     pub calls: u64,
@@ -228,7 +226,6 @@ pub enum Provider {
 
 /// Problem with the AWS credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct AccountProblem {
     pub fault: AccountFault,
     /// Message of AWS, or the reason why they cannot be loaded.
@@ -273,7 +270,6 @@ pub struct Counts {
 
 /// The wall clock's time is taken as right.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct ClockConfirmed {
     pub now: String,
     /// The jump that this ended, if there was one.

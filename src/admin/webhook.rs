@@ -191,7 +191,6 @@ pub struct WebhookReached {
     pub status: Option<u16>,
     pub reason: Option<String>,
     /// The proxy that it was asked through.
-    #[serde(default)]
     pub proxy: Option<String>,
 }
 
