@@ -648,21 +648,17 @@ pub struct Admin {
     store: Store,
     clock: Clock,
     /// Proxy of calls to endpoints of webhooks.
-    webhooks_proxy: ProxyRule,
-    place: Place,
+    pub webhooks_proxy: ProxyRule,
+    /// The running service; `None` if the calls are answered on the file itself.
+    service: Option<Service>,
 }
 
-/// Process in which the calls are answered.
-enum Place {
-    /// On the file itself: no service runs.
-    File,
-    /// In a running service.
-    Service {
-        ses: SesClient,
-        live: Arc<dyn LiveView>,
-        started: Instant,
-        facts: Option<Box<ServiceFacts>>,
-    },
+/// A running service, in whose process the calls are answered.
+struct Service {
+    ses: SesClient,
+    live: Arc<dyn LiveView>,
+    started: Instant,
+    facts: Option<ServiceFacts>,
 }
 
 /// Facts that a running service reports about itself, and checks that it runs on itself.
@@ -691,7 +687,7 @@ pub struct ServiceFacts {
 impl Admin {
     /// The administration in a process that only has the file open.
     pub fn on_file(store: Store, clock: Clock) -> Self {
-        Self { store, clock, webhooks_proxy: ProxyRule::Direct, place: Place::File }
+        Self { store, clock, webhooks_proxy: ProxyRule::Direct, service: None }
     }
 
     /// The administration in a running service. Without `facts`, it cannot be examined, and
@@ -703,14 +699,8 @@ impl Admin {
         live: Arc<dyn LiveView>,
         facts: Option<ServiceFacts>,
     ) -> Self {
-        let place =
-            Place::Service { ses, live, started: Instant::now(), facts: facts.map(Box::new) };
-        Self { store, clock, webhooks_proxy: ProxyRule::Direct, place }
-    }
-
-    /// Calls endpoints of webhooks by this rule.
-    pub fn set_webhooks_proxy(&mut self, proxy: ProxyRule) {
-        self.webhooks_proxy = proxy;
+        let service = Service { ses, live, started: Instant::now(), facts };
+        Self { service: Some(service), ..Self::on_file(store, clock) }
     }
 
     /// This moment of everything that is stored.
@@ -732,18 +722,15 @@ impl Admin {
 
     /// Refuses a call that needs a running service, if none runs.
     fn serves(&self, scope: CallScope) -> Result<(), Refusal> {
-        match (scope, &self.place) {
-            (CallScope::Node(stopped), Place::File) => Err(Refusal::new(stopped)),
-            (CallScope::File | CallScope::Node(_) | CallScope::AllNodes, _) => Ok(()),
+        match scope {
+            CallScope::Node(stopped) if self.service.is_none() => Err(Refusal::new(stopped)),
+            CallScope::File | CallScope::Node(_) | CallScope::AllNodes => Ok(()),
         }
     }
 
     /// State and actions of the running service; `None` if none runs.
     fn live(&self) -> Option<&Arc<dyn LiveView>> {
-        match &self.place {
-            Place::Service { live, .. } => Some(live),
-            Place::File => None,
-        }
+        self.service.as_ref().map(|service| &service.live)
     }
 
     /// Address at which clients are served, if a running service reports it.
@@ -753,20 +740,13 @@ impl Admin {
 
     /// Facts that the running service reports about itself.
     fn facts(&self) -> Result<&ServiceFacts, Refusal> {
-        match &self.place {
-            Place::Service { facts: Some(facts), .. } => Ok(facts),
-            Place::Service { facts: None, .. } | Place::File => {
-                Err(Refusal::new("no service runs that tells of itself"))
-            }
-        }
+        let facts = self.service.as_ref().and_then(|service| service.facts.as_ref());
+        facts.ok_or_else(|| Refusal::new("no service runs that tells of itself"))
     }
 
     fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
-        match &self.place {
-            Place::Service { ses, .. } => Ok(ses),
-            Place::File => Err(Refusal::new(format!(
-                "no service runs, and only a running service asks SES: {advice}"
-            ))),
-        }
+        self.service.as_ref().map(|service| &service.ses).ok_or_else(|| {
+            Refusal::new(format!("no service runs, and only a running service asks SES: {advice}"))
+        })
     }
 }

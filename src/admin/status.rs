@@ -12,7 +12,7 @@ use crate::bodies::{Bodies, Keeper};
 use crate::conditions::{self, Condition};
 use crate::live::LiveView;
 use crate::snapshot::{CertificateState, Snapshot, StoreHealth, Stored, TakenIn};
-use crate::{Acknowledge, Admin, ClockConfirm, Page, Place, Refusal, Status};
+use crate::{Acknowledge, Admin, ClockConfirm, Page, Refusal, Status};
 use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox_dispatch::quota::{AccountCheck, AccountFault};
 use pillarbox_maintenance::timekeeper;
@@ -42,7 +42,6 @@ pub struct ServiceStatus {
     pub client_address: Option<SocketAddr>,
     /// Address of the API in Resend's shape, with the port in use; `None` if it is off or no
     /// service runs.
-    #[serde(default)]
     pub resend_address: Option<SocketAddr>,
     /// Listeners at which messages are submitted over SMTP; empty if no service runs.
     pub smtp_listeners: Vec<SmtpListener>,
@@ -277,28 +276,29 @@ pub struct ClockConfirmed {
 }
 
 pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Refusal> {
-    let (service, facts) = match &admin.place {
-        Place::File => (None, None),
-        Place::Service { live, started, facts, .. } => {
-            let forecast = forecast(live).await;
-            (Some((live.snapshot().await, forecast, started.elapsed())), facts.as_ref())
-        }
-    };
     let (store, clock) = (&admin.store, &admin.clock);
-    let rows = store.damaged();
-    let stored = match &service {
-        Some((snapshot, ..)) => snapshot.stored.clone(),
+    let facts = admin.facts().ok();
+    let observed = match admin.live() {
+        Some(live) => {
+            let forecast = forecast(live).await;
+            Some((live.snapshot().await, forecast))
+        }
+        None => None,
+    };
+    let snapshot = observed.as_ref().map(|(snapshot, _)| snapshot);
+    let stored = match snapshot {
+        Some(snapshot) => snapshot.stored.clone(),
         None => Stored::ask(store, clock, &Stored::default()).await,
     };
-    let domains = store.domains();
-    let mut status = ServiceStatus {
+    let (rows, domains) = (store.damaged(), store.domains());
+    Ok(ServiceStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_seconds: None,
+        uptime_seconds: admin.service.as_ref().map(|service| service.started.elapsed().as_secs()),
         client_address: facts.map(|facts| facts.clients),
         resend_address: facts.and_then(|facts| facts.resend),
         smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
-        certificate: None,
-        store: store.health().into(),
+        certificate: snapshot.and_then(|it| it.certificate.as_ref()).map(Certificate::from),
+        store: snapshot.map_or_else(|| store.health().into(), |snapshot| snapshot.store),
         store_silent: stored.is_silent,
         damaged: Damaged {
             count: rows.len(),
@@ -306,27 +306,20 @@ pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Re
         },
         clock_jump: clock.jump().map(ClockJump::from),
         lost_messages: stored.lost.ok().flatten().map(LostMessages::from),
-        sending: None,
-        bodies: None,
-        events: Events { taken_in: None, stored: stored.backlog },
-        conditions: Vec::new(),
+        sending: observed.as_ref().map(|(snapshot, forecast)| admin.sending(snapshot, *forecast)),
+        bodies: snapshot.and_then(|snapshot| snapshot.bodies.clone()),
+        events: Events {
+            taken_in: snapshot.and_then(|snapshot| snapshot.taken_in.clone()),
+            stored: stored.backlog,
+        },
+        conditions: snapshot.map(conditions::all).unwrap_or_default(),
         counts: Counts {
             organisations: store.organisations().len(),
             keys: store.api_keys().len(),
             domains: domains.len(),
             domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
         },
-    };
-    if let Some((snapshot, forecast, uptime)) = service {
-        status.uptime_seconds = Some(uptime.as_secs());
-        status.store = snapshot.store;
-        status.conditions = conditions::all(&snapshot);
-        status.certificate = snapshot.certificate.as_ref().map(Certificate::from);
-        status.sending = Some(admin.sending(&snapshot, forecast));
-        status.bodies = snapshot.bodies;
-        status.events.taken_in = snapshot.taken_in;
-    }
-    Ok(status)
+    })
 }
 
 /// Returns what a stop now would leave unsent. It takes the processor for long if much is pending.
@@ -370,7 +363,10 @@ impl Admin {
             let provider = status.pending.messages;
             forecast = DrainForecast { provider, ..DrainForecast::default() };
         }
-        let paused_domains = status.paused_domains.iter().cloned();
+        let paused = |(organisation, domain, message)| {
+            let organisation = self.shown(organisation);
+            PausedDomain { organisation, domain, message }
+        };
         let keeper = snapshot.bodies.as_ref().map(|bodies| &bodies.keeper);
         Sending {
             pending_messages: status.pending.messages,
@@ -387,13 +383,7 @@ impl Admin {
                 .then_some(SlowCalls { calls: recent.calls, slow: recent.slow }),
             unanswered_calls: recent.unanswered,
             unclear_calls: recent.unclear,
-            paused_domains: paused_domains
-                .map(|(organisation, domain, message)| PausedDomain {
-                    organisation: self.shown(organisation),
-                    domain,
-                    message,
-                })
-                .collect(),
+            paused_domains: status.paused_domains.iter().cloned().map(paused).collect(),
         }
     }
 }
@@ -401,12 +391,9 @@ impl Admin {
 impl From<&CertificateState> for Certificate {
     fn from(state: &CertificateState) -> Self {
         let troubles = state.troubles.iter();
-        Self {
-            expires_at: state.expires_at.map(|at| at.to_string()),
-            troubles: troubles
-                .map(|trouble| format!("{}. {}", trouble.message, trouble.fault.explained().1))
-                .collect(),
-        }
+        let troubles = troubles.map(|it| format!("{}. {}", it.message, it.fault.explained().1));
+        let expires_at = state.expires_at.map(|at| at.to_string());
+        Self { expires_at, troubles: troubles.collect() }
     }
 }
 
@@ -415,10 +402,8 @@ impl From<&CertificateState> for Certificate {
 fn provider(condition: BreakerState, account: Option<&AccountProblem>) -> Provider {
     match (condition, account) {
         (BreakerState::Open { cause, message }, _) => Provider::Impaired { cause, message },
-        (BreakerState::Closed, Some(AccountProblem { fault, message }))
-            if fault.stops_sending() =>
-        {
-            Provider::Impaired { cause: Cause::SetupFault, message: message.clone() }
+        (BreakerState::Closed, Some(problem)) if problem.fault.stops_sending() => {
+            Provider::Impaired { cause: Cause::SetupFault, message: problem.message.clone() }
         }
         (BreakerState::Closed, _) => Provider::Up,
     }

@@ -221,7 +221,7 @@ impl NoService {
                 format!("no service runs; working on {}", directory.join(FILE_NAME).display());
             let _ = writeln!(io::stderr(), "pillarbox: {note}");
         }
-        admin.set_webhooks_proxy(proxy);
+        admin.webhooks_proxy = proxy;
         let (backend, data_dir) = (Backend::File(Box::new(admin)), Some(directory));
         Ok(Session { backend, format, data_dir, service })
     }

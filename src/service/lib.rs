@@ -618,7 +618,7 @@ fn administration_of(
     let observer = Arc::new(Observer::new(parts));
     let live = Arc::<Observer>::clone(&observer);
     let mut admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
-    admin.set_webhooks_proxy(config.webhooks.proxy.clone());
+    admin.webhooks_proxy = config.webhooks.proxy.clone();
     (observer, Arc::new(admin))
 }
 
