@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, AlertsTest, Refusal};
+use crate::{Admin, AlertsTest, Refusal, Result};
 use pillarbox_webhooks::TestAnswer;
 
 /// Answer of the receiver to a test.
@@ -22,7 +22,7 @@ impl From<TestAnswer> for AlertsTested {
     }
 }
 
-pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested, Refusal> {
+pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested> {
     let answer = admin.facts()?.alerts.test().await;
     answer.map(AlertsTested::from).ok_or_else(|| {
         Refusal::new(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::{Admin, Refusal};
+use crate::{Admin, Result};
 use pillarbox_http::body::ResponseBody;
 use pillarbox_store::{Snapshot, Store};
 
@@ -30,7 +30,7 @@ pub(super) struct BackupBegins {
 }
 
 /// Begins a backup; gives its parts as they are read.
-pub(super) async fn begin(admin: &Admin) -> Result<ResponseBody, Refusal> {
+pub(super) async fn begin(admin: &Admin) -> Result<ResponseBody> {
     let snapshot = admin.snapshot().await?;
     let (body, mut parts) = mpsc::channel(1);
     // It ends with the body, which is all that it writes to.

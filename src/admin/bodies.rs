@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::{Admin, BodiesDrop, BodiesShow, Refusal};
+use crate::{Admin, BodiesDrop, BodiesShow, Refusal, Result};
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_queue::MessageQueue;
@@ -109,11 +109,11 @@ impl BodyFacts {
     }
 }
 
-pub(super) fn show(admin: &Admin, _: &BodiesShow) -> Result<Bodies, Refusal> {
+pub(super) fn show(admin: &Admin, _: &BodiesShow) -> Result<Bodies> {
     Ok(admin.facts()?.bodies.show())
 }
 
-pub(super) fn drop_unreadable(admin: &Admin, _: &BodiesDrop) -> Result<BodiesDropped, Refusal> {
+pub(super) fn drop_unreadable(admin: &Admin, _: &BodiesDrop) -> Result<BodiesDropped> {
     let facts = &admin.facts()?.bodies;
     if (facts.unreadable)().is_none() {
         return Ok(BodiesDropped { dropped: false });

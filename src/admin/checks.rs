@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, Examine, Refusal, domain_name};
+use crate::{Admin, Examine, Result, domain_name};
 use pillarbox_ses::error::CallError;
 use pillarbox_ses::{SesClient, Skew};
 
@@ -108,7 +108,7 @@ impl EventRoute {
     }
 }
 
-pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined, Refusal> {
+pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined> {
     let findings = match &call.part {
         Part::Database => {
             let (database, nodes) = (admin.store.database(), admin.store.nodes());
@@ -127,7 +127,7 @@ impl<'a> Examiner<'a> {
         Self { ses, events }
     }
 
-    pub async fn examine(&self, part: &Part) -> Result<Vec<Finding>, Refusal> {
+    pub async fn examine(&self, part: &Part) -> Result<Vec<Finding>> {
         Ok(match part {
             Part::Credentials => self.credentials().await,
             Part::Account => self.account().await,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal};
+use crate::{Admin, DeadLetterClear, DeadLetterList, DeadLetterShow, Refusal, Result};
 
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;
@@ -47,21 +47,18 @@ pub struct DeadLettersCleared {
     pub cleared: usize,
 }
 
-pub(super) async fn list(admin: &Admin, _: DeadLetterList) -> Result<DeadLetters, Refusal> {
+pub(super) async fn list(admin: &Admin, _: DeadLetterList) -> Result<DeadLetters> {
     let dead_letters = admin.store.dead_letters(ALL).await?.iter().map(shown).collect();
     Ok(DeadLetters { dead_letters })
 }
 
-pub(super) async fn show(admin: &Admin, call: DeadLetterShow) -> Result<DeadLetterShown, Refusal> {
+pub(super) async fn show(admin: &Admin, call: DeadLetterShow) -> Result<DeadLetterShown> {
     let found = one(&admin.store.dead_letters(ALL).await?, &call.id)?;
     let (letter, document) = (shown(&found), found.document);
     Ok(DeadLetterShown { letter, document })
 }
 
-pub(super) async fn clear(
-    admin: &Admin,
-    call: DeadLetterClear,
-) -> Result<DeadLettersCleared, Refusal> {
+pub(super) async fn clear(admin: &Admin, call: DeadLetterClear) -> Result<DeadLettersCleared> {
     let kept = admin.store.dead_letters(ALL).await?;
     let meant = match &call.letters {
         Letters::All => kept,
@@ -72,10 +69,7 @@ pub(super) async fn clear(
 }
 
 /// The one letter whose id begins so.
-fn one(
-    kept: &[pillarbox_store::DeadLetter],
-    id: &str,
-) -> Result<pillarbox_store::DeadLetter, Refusal> {
+fn one(kept: &[pillarbox_store::DeadLetter], id: &str) -> Result<pillarbox_store::DeadLetter> {
     let mut found = kept.iter().filter(|letter| !id.is_empty() && letter.id().starts_with(id));
     match (found.next(), found.next()) {
         (Some(letter), None) => Ok(letter.clone()),

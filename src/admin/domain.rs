@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, domain_name};
+use crate::{
+    Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, Result, domain_name,
+};
 use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::Cancellation;
@@ -131,7 +133,7 @@ pub struct DomainRemoved {
     pub nodes_without_answer: Vec<String>,
 }
 
-pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, Refusal> {
+pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport> {
     let organisation = admin.organisation(&call.organisation)?;
     let name = domain_name(&call.domain)?;
     let mail_from =
@@ -161,13 +163,13 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport, 
     }
 }
 
-pub(super) fn list(admin: &Admin, call: &DomainList) -> Result<Domains, Refusal> {
+pub(super) fn list(admin: &Admin, call: &DomainList) -> Result<Domains> {
     let (only, all) = (call.organisation.as_deref(), admin.store.domains());
     let domains = admin.only(only, all, |domain| domain.organisation)?;
     Ok(Domains { domains: domains.iter().map(|domain| admin.domain(domain)).collect() })
 }
 
-pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChecked, Refusal> {
+pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChecked> {
     let name = domain_name(&call.domain)?;
     let identity = admin.identity_at_ses(&name).await?;
     let finding = finding(identity.as_ref());
@@ -184,7 +186,7 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
     admin.checked(&name, identity.as_ref())
 }
 
-pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRemoved, Refusal> {
+pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRemoved> {
     let organisation = admin.organisation(&call.organisation)?;
     let name = domain_name(&call.domain)?;
     if admin.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
@@ -218,14 +220,14 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
 
 impl Admin {
     /// Asks SES about a domain, and changes nothing here.
-    pub async fn domain_at_ses(&self, domain: &str) -> Result<DomainChecked, Refusal> {
+    pub async fn domain_at_ses(&self, domain: &str) -> Result<DomainChecked> {
         let name = domain_name(domain)?;
         let identity = self.identity_at_ses(&name).await?;
         self.checked(&name, identity.as_ref())
     }
 
     /// Asks SES for the identity of a domain that an organisation sends from.
-    async fn identity_at_ses(&self, name: &DomainName<'_>) -> Result<Option<Identity>, Refusal> {
+    async fn identity_at_ses(&self, name: &DomainName<'_>) -> Result<Option<Identity>> {
         if self.owned(name).is_empty() {
             return Err(Refusal::new(format!(
                 "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
@@ -243,11 +245,7 @@ impl Admin {
         })
     }
 
-    fn checked(
-        &self,
-        name: &DomainName<'_>,
-        identity: Option<&Identity>,
-    ) -> Result<DomainChecked, Refusal> {
+    fn checked(&self, name: &DomainName<'_>, identity: Option<&Identity>) -> Result<DomainChecked> {
         Ok(DomainChecked {
             ses: finding(identity),
             reason: identity.and_then(|identity| identity.reason.clone()),
@@ -265,7 +263,7 @@ impl Admin {
         organisation: &Organisation,
         name: &DomainName<'_>,
         mail_from: Option<&DomainName<'_>>,
-    ) -> Result<DomainReport, Refusal> {
+    ) -> Result<DomainReport> {
         let ses = self.ses(
             "start the service and add the domain then, or add it now with --assume-verified to \
              skip SES",
@@ -295,7 +293,7 @@ impl Admin {
         organisation: &Organisation,
         name: &DomainName<'_>,
         state: DomainState,
-    ) -> Result<SenderDomain, Refusal> {
+    ) -> Result<SenderDomain> {
         let now = self.clock.now();
         let put = self.store.put_domain(organisation.id, name.clone(), state, now).await?;
         put.ok_or_else(|| Self::gone(organisation))
@@ -303,11 +301,7 @@ impl Admin {
 
     /// The custom MAIL FROM domain that is asked for. SES takes a sub-domain of the identity's
     /// that nothing else is sent from.
-    fn mail_from<'a>(
-        &self,
-        domain: &DomainName<'_>,
-        text: &'a str,
-    ) -> Result<DomainName<'a>, Refusal> {
+    fn mail_from<'a>(&self, domain: &DomainName<'_>, text: &'a str) -> Result<DomainName<'a>> {
         let name = domain_name(text)?;
         let is_below = name
             .as_str()

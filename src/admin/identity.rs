@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, Identify, Refusal};
+use crate::{Admin, Identify, Result};
 use pillarbox_store::FileId;
 
 /// Data directory of a service, by path, device and inode.
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-pub(super) fn identify(admin: &Admin, _: &Identify) -> Result<Identity, Refusal> {
+pub(super) fn identify(admin: &Admin, _: &Identify) -> Result<Identity> {
     Ok(admin.facts()?.identity.clone())
 }
 

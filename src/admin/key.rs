@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, UNREADABLE, domain_name};
+use crate::{
+    Admin, KeyAdd, KeyList, KeyRevoke, KeyRotate, Refusal, Result, UNREADABLE, domain_name,
+};
 use pillarbox_domain::api_key::ApiKey;
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::message_terms::{MessageDefaults, Priority, parse_expires_in};
@@ -66,7 +68,7 @@ pub struct Keys {
     pub keys: Vec<Key>,
 }
 
-pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal> {
+pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded> {
     let KeyAdd { organisation, label, expires, scopes, domains, priority, message_expires_in } =
         call;
     let organisation = admin.organisation(&organisation)?;
@@ -92,7 +94,7 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded, Refusal
     Ok(in_clear(admin, &entry, &key))
 }
 
-pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded, Refusal> {
+pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded> {
     let KeyRotate { id, overlap } = call;
     let overlap = humantime::parse_duration(&overlap)
         .map_err(|_| Refusal::new(format!("{overlap:?} is no duration such as 24h")))?;
@@ -106,7 +108,7 @@ pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded, R
     Ok(in_clear(admin, &entry, &key))
 }
 
-fn generate() -> Result<ApiKey, Refusal> {
+fn generate() -> Result<ApiKey> {
     ApiKey::generate().map_err(|error| {
         Refusal::new(format!("the system gives no random numbers ({error}); try again"))
     })
@@ -121,7 +123,7 @@ fn in_clear(admin: &Admin, entry: &ApiKeyEntry, key: &ApiKey) -> KeyAdded {
 }
 
 /// Reads the rights that a key gets. Without any scope it has all.
-fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights, Refusal> {
+fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights> {
     let known = || Scope::ALL.map(Scope::as_str).join(" and ");
     let scope = |text: &String| {
         let scope = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
@@ -142,10 +144,7 @@ fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights, Refusal> {
 }
 
 /// Reads what a key says of its messages.
-fn defaults(
-    priority: Option<&str>,
-    message_expires_in: Option<&str>,
-) -> Result<MessageDefaults, Refusal> {
+fn defaults(priority: Option<&str>, message_expires_in: Option<&str>) -> Result<MessageDefaults> {
     let priority = priority.map_or(Ok(Priority::default()), |text| {
         let known = Priority::ALL.into_iter().find(|priority| priority.as_str() == text);
         known.ok_or_else(|| Refusal::new("the priority must be high or normal"))
@@ -162,13 +161,13 @@ fn unknown(id: u32) -> Refusal {
     ))
 }
 
-pub(super) fn list(admin: &Admin, call: &KeyList) -> Result<Keys, Refusal> {
+pub(super) fn list(admin: &Admin, call: &KeyList) -> Result<Keys> {
     let (only, all) = (call.organisation.as_deref(), admin.store.api_keys());
     let keys = admin.only(only, all, |key| key.organisation)?;
     Ok(Keys { keys: keys.iter().map(|key| admin.key(key)).collect() })
 }
 
-pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key, Refusal> {
+pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key> {
     let id = call.id;
     let entry = admin.store.api_keys().into_iter().find(|key| key.id == KeyId(id));
     let change = admin.store.revoke_api_key(KeyId(id)).await?;
@@ -206,7 +205,7 @@ impl Admin {
 
 /// Reads when a key is to expire: a duration from `now` on, a day (from its beginning, in UTC) or an
 /// instant, which must be still to come.
-fn expiry(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
+fn expiry(text: &str, now: Timestamp) -> Result<Timestamp> {
     let end = match humantime::parse_duration(text) {
         Ok(duration) => now.plus(duration),
         Err(_) => Timestamp::parse_rfc3339(text)

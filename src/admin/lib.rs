@@ -63,7 +63,7 @@ use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
 use options::{StatusParser, flag};
-use refusal::{domain_name, organisation_name};
+use refusal::{Result, domain_name, organisation_name};
 use restart::Restarts;
 use status::SmtpListener;
 
@@ -92,7 +92,7 @@ pub trait Call: Serialize + DeserializeOwned + Send {
     const SCOPE: CallScope;
     type Answer: Serialize + DeserializeOwned + Send;
 
-    fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
+    fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer>> + Send;
 }
 
 /// Services that a call needs.
@@ -138,7 +138,7 @@ macro_rules! calls {
                 const SCOPE: CallScope = CallScope::$scope $(($stopped))?;
                 type Answer = $answer;
 
-                async fn answer(self, admin: &Admin) -> Result<$answer, Refusal> {
+                async fn answer(self, admin: &Admin) -> Result<$answer> {
                     admin.serves(Self::SCOPE)?;
                     $($waits(admin, self).await)? $($acts(admin, &self))?
                 }
@@ -704,7 +704,7 @@ impl Admin {
     }
 
     /// This moment of everything that is stored.
-    pub async fn snapshot(&self) -> Result<Snapshot, Refusal> {
+    pub async fn snapshot(&self) -> Result<Snapshot> {
         if self.store.is_shared() {
             return Err(Refusal::new(
                 "the store is on PostgreSQL: back up its database with PostgreSQL's own tools, such as \
@@ -721,7 +721,7 @@ impl Admin {
     }
 
     /// Refuses a call that needs a running service, if none runs.
-    fn serves(&self, scope: CallScope) -> Result<(), Refusal> {
+    fn serves(&self, scope: CallScope) -> Result<()> {
         match scope {
             CallScope::Node(stopped) if self.service.is_none() => Err(Refusal::new(stopped)),
             CallScope::File | CallScope::Node(_) | CallScope::AllNodes => Ok(()),
@@ -739,12 +739,12 @@ impl Admin {
     }
 
     /// Facts that the running service reports about itself.
-    fn facts(&self) -> Result<&ServiceFacts, Refusal> {
+    fn facts(&self) -> Result<&ServiceFacts> {
         let facts = self.service.as_ref().and_then(|service| service.facts.as_ref());
         facts.ok_or_else(|| Refusal::new("no service runs that tells of itself"))
     }
 
-    fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
+    fn ses(&self, advice: &str) -> Result<&SesClient> {
         self.service.as_ref().map(|service| &service.ses).ok_or_else(|| {
             Refusal::new(format!("no service runs, and only a running service asks SES: {advice}"))
         })

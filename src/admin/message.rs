@@ -11,7 +11,8 @@ use crate::moment::moment;
 use crate::suppression::Suppression;
 use crate::webhook::MessageDelivery;
 use crate::{
-    Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, domain_name,
+    Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, Result,
+    domain_name,
 };
 use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::event::Event;
@@ -160,7 +161,7 @@ pub struct MessagesCounted {
     pub nodes_without_answer: Vec<String>,
 }
 
-pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShown, Refusal> {
+pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShown> {
     let id = message_id(&call.id)?;
     // Before the row: a message that is finished in between is shown as finished.
     let live = admin.live().and_then(|live| live.message(id));
@@ -188,7 +189,7 @@ pub(super) async fn show(admin: &Admin, call: MessageShow) -> Result<MessageShow
     })
 }
 
-pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, Refusal> {
+pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages> {
     let mut filter = admin.filter(&call)?;
     let ids = match (call.search.as_deref().map(str::trim), &call.before) {
         (None, _) => None,
@@ -216,10 +217,7 @@ pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages, R
     admin.listed(filter, call.limit.min(MAX_PAGE)).await
 }
 
-pub(super) async fn cancel(
-    admin: &Admin,
-    call: MessageCancel,
-) -> Result<MessagesCancelled, Refusal> {
+pub(super) async fn cancel(admin: &Admin, call: MessageCancel) -> Result<MessagesCancelled> {
     if admin.live().is_none() {
         return Err(Refusal::new(
             "no service runs, so no message is sent and there is nothing to cancel: bodies are \
@@ -233,14 +231,14 @@ pub(super) async fn cancel(
     Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
 }
 
-pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesCounted, Refusal> {
+pub(super) async fn count(admin: &Admin, call: MessageCount) -> Result<MessagesCounted> {
     let selection = admin.selection(&call.messages)?;
     let (pending, nodes_without_answer) = admin.count_pending(&selection).await?;
     Ok(MessagesCounted { pending, nodes_without_answer })
 }
 
 impl Admin {
-    async fn listed(&self, filter: MessageFilter, limit: usize) -> Result<Messages, Refusal> {
+    async fn listed(&self, filter: MessageFilter, limit: usize) -> Result<Messages> {
         let (store, now) = (&self.store, self.clock.window_time());
         let (by, at) = (Lister::Operators, now.clone());
         let listing =
@@ -255,7 +253,7 @@ impl Admin {
         })
     }
 
-    async fn counted(&self, filter: MessageFilter) -> Result<Messages, Refusal> {
+    async fn counted(&self, filter: MessageFilter) -> Result<Messages> {
         let (store, now) = (&self.store, self.clock.window_time());
         let (by, at) = (Lister::Operators, now.clone());
         let found = listing::count(store, by, self.live_states(), filter, at).await?;
@@ -286,7 +284,7 @@ impl Admin {
         &self,
         text: &str,
         organisation: Option<OrganisationId>,
-    ) -> Result<Option<RangeInclusive<MessageId>>, Refusal> {
+    ) -> Result<Option<RangeInclusive<MessageId>>> {
         if let Some(ids) = MessageId::beginning_with(text) {
             return Ok(Some(ids));
         }
@@ -304,14 +302,14 @@ impl Admin {
         Ok(None)
     }
 
-    fn idempotency_key(&self, message: &Message) -> Result<Option<String>, Refusal> {
+    fn idempotency_key(&self, message: &Message) -> Result<Option<String>> {
         if message.created_at.is_past(IDEMPOTENCY_WINDOW, self.clock.now()) {
             return Ok(None);
         }
         Ok(self.store.idempotency_key(message.id)?)
     }
 
-    async fn suppressed_recipients(&self, message: &Message) -> Result<Vec<Suppression>, Refusal> {
+    async fn suppressed_recipients(&self, message: &Message) -> Result<Vec<Suppression>> {
         let mut found = Vec::new();
         for recipient in &message.recipients {
             let Some(address) = SuppressedAddress::of_recipient(recipient) else { continue };
@@ -334,7 +332,7 @@ impl Admin {
         }
     }
 
-    fn filter(&self, call: &MessageList) -> Result<MessageFilter, Refusal> {
+    fn filter(&self, call: &MessageList) -> Result<MessageFilter> {
         let subject = call
             .subject
             .as_deref()
@@ -367,7 +365,7 @@ impl Admin {
         })
     }
 
-    fn selection(&self, messages: &QueuedMessages) -> Result<Selection, Refusal> {
+    fn selection(&self, messages: &QueuedMessages) -> Result<Selection> {
         Ok(match messages {
             QueuedMessages::WithIds(ids) if ids.len() > MAX_MESSAGES => {
                 return Err(Refusal::new(format!(
@@ -386,12 +384,12 @@ impl Admin {
     }
 }
 
-pub(super) fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'static>>, Refusal> {
+pub(super) fn owned_domain(text: Option<&str>) -> Result<Option<DomainName<'static>>> {
     text.map(|text| Ok(domain_name(text)?.into_owned())).transpose()
 }
 
 /// Returns a text that is to be searched for, if it is short enough.
-fn short(text: &str, max: usize) -> Result<&str, Refusal> {
+fn short(text: &str, max: usize) -> Result<&str> {
     if text.chars().count() > max {
         return Err(Refusal::new(format!(
             "a text to search for has at most {max} characters; give a part of it"
@@ -400,7 +398,7 @@ fn short(text: &str, max: usize) -> Result<&str, Refusal> {
     Ok(text)
 }
 
-fn message_id(text: &str) -> Result<MessageId, Refusal> {
+fn message_id(text: &str) -> Result<MessageId> {
     text.parse().map_err(|_| {
         Refusal::new(format!(
             "{text:?} is not a message id; ids look like 019a5b7c-0000-7000-8000-000000000000"
@@ -413,7 +411,7 @@ fn one_of<T: Copy, const N: usize>(
     what: &str,
     all: [T; N],
     name: fn(T) -> &'static str,
-) -> Result<T, Refusal> {
+) -> Result<T> {
     all.into_iter().find(|one| name(*one) == text).ok_or_else(|| {
         let all = all.map(name).join(", ");
         Refusal::new(format!("{text:?} is not {what}; those there are: {all}"))

@@ -1,10 +1,10 @@
 //! Moments of the past, as operators write them: one reader for all commands.
 
-use crate::Refusal;
+use crate::{Refusal, Result};
 use pillarbox_domain::time::Timestamp;
 
 /// Reads an instant, a day (its beginning, in UTC) or a duration that ends at `now`.
-pub(super) fn moment(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
+pub(super) fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
     if let Ok(duration) = humantime::parse_duration(text) {
         return Ok(now.minus(duration));
     }

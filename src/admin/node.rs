@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, NodeDrain, NodeForget, NodeList, Refusal};
+use crate::{Admin, NodeDrain, NodeForget, NodeList, Refusal, Result};
 use pillarbox_store::{
     Change, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
 };
@@ -36,12 +36,12 @@ pub struct Node {
     pub conditions: Vec<String>,
 }
 
-pub(super) fn list(admin: &Admin, _: &NodeList) -> Result<Nodes, Refusal> {
+pub(super) fn list(admin: &Admin, _: &NodeList) -> Result<Nodes> {
     shared(admin)?;
     Ok(Nodes { nodes: admin.store.nodes().into_iter().map(Node::from).collect() })
 }
 
-pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain, Refusal> {
+pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain> {
     shared(admin)?;
     let NodeDrain { name, drain } = call;
     let known = admin.store.nodes().into_iter().find(|node| node.name == name);
@@ -58,7 +58,7 @@ pub(super) async fn drain(admin: &Admin, call: NodeDrain) -> Result<NodeDrain, R
     }
 }
 
-pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget, Refusal> {
+pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget> {
     shared(admin)?;
     let name = call.name;
     match admin.store.forget_node(&name).await? {
@@ -76,7 +76,7 @@ pub(super) async fn forget(admin: &Admin, call: NodeForget) -> Result<NodeForget
 impl Admin {
     /// Refuses what a node of a schema before this one could not read, as long as one works on the
     /// database; and keeps such nodes off from then on.
-    pub(super) async fn require_no_node_before(&self, schema: i32) -> Result<(), Refusal> {
+    pub(super) async fn require_no_node_before(&self, schema: i32) -> Result<()> {
         match self.store.keep_nodes_off_before(schema).await?.first() {
             None => Ok(()),
             Some(node) => Err(Refusal::new(format!(
@@ -87,7 +87,7 @@ impl Admin {
     }
 }
 
-fn shared(admin: &Admin) -> Result<(), Refusal> {
+fn shared(admin: &Admin) -> Result<()> {
     if admin.store.is_shared() {
         return Ok(());
     }

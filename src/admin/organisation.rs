@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::all_nodes::OnAllNodes;
 use crate::{
     Admin, OrganisationAdd, OrganisationLimit, OrganisationList, OrganisationPause,
-    OrganisationRemove, OrganisationResume, OrganisationUsage, REMOVED_MARK, Refusal,
+    OrganisationRemove, OrganisationResume, OrganisationUsage, REMOVED_MARK, Refusal, Result,
     organisation_name,
 };
 use pillarbox_dispatch::{Cancelled, PausedMessages};
@@ -122,7 +122,7 @@ pub struct OrganisationResumed {
     pub nodes_without_answer: Vec<String>,
 }
 
-pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation, Refusal> {
+pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisation> {
     let name = organisation_name(&call.name)?;
     let added = if call.test {
         admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
@@ -136,7 +136,7 @@ pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisa
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "other calls may be refused")]
-pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations, Refusal> {
+pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations> {
     let organisations = admin.store.organisations().iter().map(shown).collect();
     Ok(Organisations { organisations })
 }
@@ -155,7 +155,7 @@ pub struct RecipientsAccepted {
     pub recipients: u64,
 }
 
-pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Organisation, Refusal> {
+pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Organisation> {
     let OrganisationLimit { name, per_minute, per_hour, per_day, per_month, none } = call;
     let organisation = admin.organisation(&name)?;
     let given = [
@@ -186,7 +186,7 @@ pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Orga
 }
 
 /// Reads a limit: a number, or `none`.
-fn limit_of(period: Period, text: &str) -> Result<Option<u64>, Refusal> {
+fn limit_of(period: Period, text: &str) -> Result<Option<u64>> {
     if text == "none" {
         return Ok(None);
     }
@@ -200,7 +200,7 @@ fn limit_of(period: Period, text: &str) -> Result<Option<u64>, Refusal> {
     }
 }
 
-pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<UsageOfMonth, Refusal> {
+pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<UsageOfMonth> {
     let month = match call.month {
         None => Period::Month.start(admin.clock.period_time()),
         Some(text) => first_of_month(&text)
@@ -216,10 +216,7 @@ pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<Usag
     Ok(UsageOfMonth { month, organisations: used.collect() })
 }
 
-pub(super) async fn remove(
-    admin: &Admin,
-    call: OrganisationRemove,
-) -> Result<OrganisationRemoved, Refusal> {
+pub(super) async fn remove(admin: &Admin, call: OrganisationRemove) -> Result<OrganisationRemoved> {
     let name = call.name;
     let organisation = admin.organisation(&name)?;
     let keys = admin.store.api_keys();
@@ -248,10 +245,7 @@ pub(super) async fn remove(
     })
 }
 
-pub(super) async fn pause(
-    admin: &Admin,
-    call: OrganisationPause,
-) -> Result<OrganisationPaused, Refusal> {
+pub(super) async fn pause(admin: &Admin, call: OrganisationPause) -> Result<OrganisationPaused> {
     let organisation = admin.organisation(&call.name)?;
     admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     let requests = match call.sends {
@@ -278,10 +272,7 @@ pub(super) async fn pause(
     })
 }
 
-pub(super) async fn resume(
-    admin: &Admin,
-    call: OrganisationResume,
-) -> Result<OrganisationResumed, Refusal> {
+pub(super) async fn resume(admin: &Admin, call: OrganisationResume) -> Result<OrganisationResumed> {
     let organisation = admin.organisation(&call.name)?;
     let resumed = admin.store.change_organisation(organisation.id, |one| one.pause = None).await?;
     resumed.ok_or_else(|| Admin::gone(&organisation))?;
@@ -299,7 +290,7 @@ impl Admin {
         &self,
         organisation: &domain::Organisation,
         done: &str,
-    ) -> Result<OnAllNodes<PausedMessages>, Refusal> {
+    ) -> Result<OnAllNodes<PausedMessages>> {
         self.follow_pauses_on_all(organisation.id).await.map_err(|error| {
             Refusal::new(format!(
                 "it is stored that {name} is {done}, but it is not known whether all nodes follow \
@@ -323,7 +314,7 @@ fn shown(organisation: &domain::Organisation) -> Organisation {
     }
 }
 impl Admin {
-    pub(super) fn organisation(&self, name: &str) -> Result<domain::Organisation, Refusal> {
+    pub(super) fn organisation(&self, name: &str) -> Result<domain::Organisation> {
         let name = organisation_name(name)?;
         self.store.organisation(&name).ok_or_else(|| {
             Refusal::new(format!(
@@ -339,7 +330,7 @@ impl Admin {
         organisation: Option<&str>,
         mut all: Vec<T>,
         whose: impl Fn(&T) -> OrganisationId,
-    ) -> Result<Vec<T>, Refusal> {
+    ) -> Result<Vec<T>> {
         if let Some(name) = organisation {
             let only = self.organisation(name)?.id;
             all.retain(|one| whose(one) == only);
@@ -353,7 +344,7 @@ impl Admin {
     }
 
     /// The number of the organisation with this name, or of a removed one as it is listed.
-    pub(super) fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId, Refusal> {
+    pub(super) fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId> {
         match name.strip_prefix(REMOVED_MARK).map(u32::from_str) {
             Some(Ok(number)) => Ok(OrganisationId(number)),
             Some(Err(_)) | None => Ok(self.organisation(name)?.id),

@@ -14,6 +14,9 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// Result of what may be refused.
+pub(super) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
 impl Refusal {
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
@@ -44,11 +47,11 @@ impl From<StoreError> for Refusal {
     }
 }
 
-pub(super) fn organisation_name(text: &str) -> Result<OrganisationName, Refusal> {
+pub(super) fn organisation_name(text: &str) -> Result<OrganisationName> {
     text.parse().map_err(|rule| Refusal::new(format!("{text:?} cannot be a name: {rule}")))
 }
 
-pub(super) fn domain_name(text: &str) -> Result<DomainName<'_>, Refusal> {
+pub(super) fn domain_name(text: &str) -> Result<DomainName<'_>> {
     DomainName::parse(text).map_err(|_| {
         Refusal::new(format!("{text:?} is not a domain name; write it as in mail.example.com"))
     })

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::{Admin, AskRunningProgram, Refusal, Restart, ServiceFacts};
+use crate::{Admin, AskRunningProgram, Refusal, Restart, Result, ServiceFacts};
 use pillarbox_body_store::ARENA_FORMAT;
 use pillarbox_runtime::detached_thread;
 use pillarbox_store::DATA_FORMAT;
@@ -130,11 +130,11 @@ impl Restarts {
     }
 }
 
-pub(super) fn running(admin: &Admin, _: &AskRunningProgram) -> Result<RunningProgram, Refusal> {
+pub(super) fn running(admin: &Admin, _: &AskRunningProgram) -> Result<RunningProgram> {
     Ok(running_program(admin)?.0)
 }
 
-pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun, Refusal> {
+pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
     let (from, facts) = running_program(admin)?;
     let restarts = &facts.restarts;
     let check = check_installed_program().await?;
@@ -155,7 +155,7 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun, Ref
     Ok(RestartBegun { from, to_version: check.version, is_supervised })
 }
 
-fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Refusal> {
+fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts)> {
     let facts = admin.facts()?;
     let program = RunningProgram {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -168,7 +168,7 @@ fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Ref
 
 impl ServiceFacts {
     /// Refuses a program that cannot go on with what this one has.
-    fn judge(&self, check: &ProgramCheck) -> Result<(), Refusal> {
+    fn judge(&self, check: &ProgramCheck) -> Result<()> {
         let is_other = check.data_dir.as_ref().is_some_and(|dir| !self.identity.works_on(dir));
         let (own, next) = (&self.restarts.database, &check.database);
         let is_same_database = match (own, next) {
@@ -219,7 +219,7 @@ pub fn own_command_line() -> io::Result<Command> {
 }
 
 /// Has the installed program check itself, by the command line of this process.
-async fn check_installed_program() -> Result<ProgramCheck, Refusal> {
+async fn check_installed_program() -> Result<ProgramCheck> {
     let failed = |error: io::Error| {
         Refusal::new(format!(
             "the installed program cannot be run: {error}; nothing was changed. Install pillarbox \

@@ -12,7 +12,7 @@ use crate::bodies::{Bodies, Keeper};
 use crate::conditions::{self, Condition};
 use crate::live::LiveView;
 use crate::snapshot::{CertificateState, Snapshot, StoreHealth, Stored, TakenIn};
-use crate::{Acknowledge, Admin, ClockConfirm, Page, Refusal, Status};
+use crate::{Acknowledge, Admin, ClockConfirm, Page, Result, Status};
 use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox_dispatch::quota::{AccountCheck, AccountFault};
 use pillarbox_maintenance::timekeeper;
@@ -275,7 +275,7 @@ pub struct ClockConfirmed {
     pub jump: Option<ClockJump>,
 }
 
-pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus, Refusal> {
+pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus> {
     let (store, clock) = (&admin.store, &admin.clock);
     let facts = admin.facts().ok();
     let observed = match admin.live() {
@@ -329,7 +329,7 @@ async fn forecast(live: &Arc<dyn LiveView>) -> DrainForecast {
     forecast.await.unwrap_or_else(|_| live.forecast_stop())
 }
 
-pub(super) async fn acknowledge(admin: &Admin, _: Acknowledge) -> Result<Acknowledged, Refusal> {
+pub(super) async fn acknowledge(admin: &Admin, _: Acknowledge) -> Result<Acknowledged> {
     let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
     if let Some(lost) = lost {
         info!(messages = lost.messages, "an operator has acknowledged the lost messages");
@@ -337,14 +337,11 @@ pub(super) async fn acknowledge(admin: &Admin, _: Acknowledge) -> Result<Acknowl
     Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
 }
 
-pub(super) fn page(admin: &Admin, _: &Page) -> Result<PageAddress, Refusal> {
+pub(super) fn page(admin: &Admin, _: &Page) -> Result<PageAddress> {
     Ok(PageAddress { url: admin.facts()?.page.expose_secret().to_owned() })
 }
 
-pub(super) async fn confirm_clock(
-    admin: &Admin,
-    _: ClockConfirm,
-) -> Result<ClockConfirmed, Refusal> {
+pub(super) async fn confirm_clock(admin: &Admin, _: ClockConfirm) -> Result<ClockConfirmed> {
     let jump = admin.clock.jump().map(ClockJump::from);
     timekeeper::resolve(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
     Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Admin, MAX_PAGE, Refusal, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
+    Admin, MAX_PAGE, Refusal, Result, SuppressionAdd, SuppressionClearAtSes, SuppressionImport,
     SuppressionList, SuppressionRemove, UNREADABLE,
 };
 use pillarbox_domain::id::OrganisationId;
@@ -143,10 +143,7 @@ pub struct RefusedRow {
     pub rule: String,
 }
 
-pub(super) async fn add(
-    admin: &Admin,
-    call: SuppressionAdd,
-) -> Result<SuppressionChanges, Refusal> {
+pub(super) async fn add(admin: &Admin, call: SuppressionAdd) -> Result<SuppressionChanges> {
     let organisation = admin.existing(&call.scope)?;
     let mut addresses = Vec::new();
     for address in parse_all(&call.addresses, SuppressedAddress::parse)? {
@@ -165,10 +162,7 @@ pub(super) async fn add(
     Ok(SuppressionChanges { addresses })
 }
 
-pub(super) async fn remove(
-    admin: &Admin,
-    call: SuppressionRemove,
-) -> Result<SuppressionChanges, Refusal> {
+pub(super) async fn remove(admin: &Admin, call: SuppressionRemove) -> Result<SuppressionChanges> {
     let organisation = admin.scope(&call.scope)?;
     let mut addresses = Vec::new();
     // One of an earlier version may be refused today, and can be removed all the same.
@@ -189,7 +183,7 @@ pub(super) async fn remove(
     Ok(SuppressionChanges { addresses })
 }
 
-pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppressions, Refusal> {
+pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppressions> {
     let only = call.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
     let start = match (&call.after, only) {
         (Some(cursor), _) => Some((
@@ -243,10 +237,7 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
     Ok(Suppressions { suppressions, next })
 }
 
-pub(super) async fn clear_at_ses(
-    admin: &Admin,
-    call: SuppressionClearAtSes,
-) -> Result<AtSes, Refusal> {
+pub(super) async fn clear_at_ses(admin: &Admin, call: SuppressionClearAtSes) -> Result<AtSes> {
     let address = parse(&call.address, SuppressedAddress::parse_stored)?;
     let ses = admin.ses("start the service and clear the address then")?;
     Ok(match ses.unsuppress(&address).await {
@@ -256,10 +247,7 @@ pub(super) async fn clear_at_ses(
     })
 }
 
-pub(super) async fn import(
-    admin: &Admin,
-    call: SuppressionImport,
-) -> Result<SuppressionsImported, Refusal> {
+pub(super) async fn import(admin: &Admin, call: SuppressionImport) -> Result<SuppressionsImported> {
     if call.rows.len() > MAX_IMPORT_ROWS {
         return Err(Refusal::new(format!(
             "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
@@ -306,7 +294,7 @@ impl Admin {
         }
     }
 
-    fn scope(&self, scope: &Scope) -> Result<Option<OrganisationId>, Refusal> {
+    fn scope(&self, scope: &Scope) -> Result<Option<OrganisationId>> {
         match scope {
             Scope::All => Ok(None),
             Scope::Organisation(name) => Ok(Some(self.organisation_or_removed(name)?)),
@@ -315,7 +303,7 @@ impl Admin {
 
     /// Only an organisation that is there: the number of one that was removed means nothing in
     /// another service's list.
-    fn existing(&self, scope: &Scope) -> Result<Option<OrganisationId>, Refusal> {
+    fn existing(&self, scope: &Scope) -> Result<Option<OrganisationId>> {
         match scope {
             Scope::All => Ok(None),
             Scope::Organisation(name) => Ok(Some(self.organisation(name)?.id)),
@@ -331,7 +319,7 @@ fn change_of(address: &SuppressedAddress, outcome: SuppressionOutcome) -> Suppre
 type ReadAddress = fn(&str) -> Result<SuppressedAddress, MailboxError>;
 
 /// Reads all addresses before anything is done about one.
-fn parse_all(addresses: &[String], read: ReadAddress) -> Result<Vec<SuppressedAddress>, Refusal> {
+fn parse_all(addresses: &[String], read: ReadAddress) -> Result<Vec<SuppressedAddress>> {
     if addresses.len() > MAX_ADDRESSES {
         return Err(Refusal::new(format!(
             "one request takes at most {MAX_ADDRESSES} addresses; send them in parts"
@@ -340,7 +328,7 @@ fn parse_all(addresses: &[String], read: ReadAddress) -> Result<Vec<SuppressedAd
     addresses.iter().map(|text| parse(text, read)).collect()
 }
 
-fn parse(text: &str, read: ReadAddress) -> Result<SuppressedAddress, Refusal> {
+fn parse(text: &str, read: ReadAddress) -> Result<SuppressedAddress> {
     read(text).map_err(|rule| {
         Refusal::new(format!("{text:?} is not an address: {rule}. Nothing was changed"))
     })

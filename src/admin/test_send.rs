@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Admin, Refusal, TestSend};
+use crate::{Admin, Refusal, Result, TestSend};
 use pillarbox_domain::mailbox::Mailbox;
 use pillarbox_domain::organisation::{DomainState, Organisation, OrganisationKind};
 use pillarbox_domain::request::{Draft, RawMessage, SendRequest, Submission};
@@ -35,7 +35,7 @@ pub struct TestSent {
     pub to: String,
 }
 
-pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refusal> {
+pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent> {
     let facts = admin.facts()?;
     let (organisation, from) = admin.sender(call.from.as_deref())?;
     let fields = match Mailbox::parse(&from) {
@@ -79,7 +79,7 @@ pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent, Refu
 impl Admin {
     /// Sender: the given address, or one of the first domain that may be sent from, those that SES
     /// has verified first.
-    fn sender(&self, from: Option<&str>) -> Result<(Organisation, String), Refusal> {
+    fn sender(&self, from: Option<&str>) -> Result<(Organisation, String)> {
         let wanted = match from {
             Some(text) => {
                 let mailbox = Mailbox::parse(text)

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::key::SecretInClear;
 use crate::moment::moment;
 use crate::{
-    Admin, Refusal, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause, WebhookReach,
-    WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow, WebhookTest,
+    Admin, Refusal, Result, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause,
+    WebhookReach, WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow,
+    WebhookTest,
 };
 use pillarbox_domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use pillarbox_domain::id::MessageId;
@@ -194,14 +195,14 @@ pub struct WebhookReached {
     pub proxy: Option<String>,
 }
 
-pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookReached, Refusal> {
+pub(super) async fn reach(admin: &Admin, call: WebhookReach) -> Result<WebhookReached> {
     let webhook = admin.webhook(call.id)?;
     let reached = webhooks::reach(&webhook, &admin.webhooks_proxy).await;
     let (answer, proxy) = reached.unwrap_or_else(|error| (Err(error.to_string()), None));
     Ok(WebhookReached { status: answer.as_ref().ok().copied(), reason: answer.err(), proxy })
 }
 
-pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret, Refusal> {
+pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret> {
     let WebhookAdd { organisation, url, types, format, authority } = call;
     let organisation = admin.organisation(&organisation)?;
     let url = WebhookUrl::parse(&url)
@@ -228,20 +229,20 @@ pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret
     }
 }
 
-pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks, Refusal> {
+pub(super) fn list(admin: &Admin, call: &WebhookList) -> Result<Webhooks> {
     let (only, all) = (call.organisation.as_deref(), admin.store.webhooks());
     let webhooks = admin.only(only, all, |webhook| webhook.organisation)?;
     Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
 }
 
-pub(super) fn show(admin: &Admin, call: &WebhookShow) -> Result<WebhookShown, Refusal> {
+pub(super) fn show(admin: &Admin, call: &WebhookShow) -> Result<WebhookShown> {
     let webhook = admin.webhook(call.id)?;
     let recent = admin.deliveries().map(|it| it.status(webhook.id).recent).unwrap_or_default();
     let attempts = recent.iter().rev().map(|one| WebhookAttempt::from(&**one)).collect();
     Ok(WebhookShown { webhook: shown(admin, &webhook), attempts })
 }
 
-pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook, Refusal> {
+pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook> {
     let webhook = admin.webhook(call.id)?;
     match admin.store.remove_webhook(webhook.id).await? {
         Change::Made => Ok(shown(admin, &webhook)),
@@ -249,16 +250,16 @@ pub(super) async fn remove(admin: &Admin, call: WebhookRemove) -> Result<Webhook
     }
 }
 
-pub(super) async fn pause(admin: &Admin, call: WebhookPause) -> Result<Webhook, Refusal> {
+pub(super) async fn pause(admin: &Admin, call: WebhookPause) -> Result<Webhook> {
     let by = PausedBy::Operator;
     admin.set_state(call.id, WebhookState::Paused { by, since: admin.clock.now() }).await
 }
 
-pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook, Refusal> {
+pub(super) async fn resume(admin: &Admin, call: WebhookResume) -> Result<Webhook> {
     admin.set_state(call.id, WebhookState::Active).await
 }
 
-pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret, Refusal> {
+pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<WebhookSecret> {
     let (id, now) = (WebhookId(call.id), admin.clock.now());
     let earlier = if call.now { EarlierSecrets::End } else { EarlierSecrets::Sign };
     let endpoint = admin.webhook(call.id)?;
@@ -270,7 +271,7 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
     Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
 }
 
-pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested, Refusal> {
+pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTested> {
     let webhook = admin.webhook(call.id)?;
     let kind = admin.store.shown_kind(webhook.organisation);
     let answer = webhooks::test(&webhook, kind, &admin.clock, &admin.webhooks_proxy).await;
@@ -288,7 +289,7 @@ pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTest
 pub(super) async fn deliveries(
     admin: &Admin,
     call: WebhookDeliveryList,
-) -> Result<WebhookDeliveryPage, Refusal> {
+) -> Result<WebhookDeliveryPage> {
     let webhook = admin.webhook(call.id)?;
     let mut deliveries = Vec::new();
     if call.which == WhichDeliveries::All {
@@ -309,7 +310,7 @@ pub(super) async fn deliveries(
     Ok(WebhookDeliveryPage { deliveries })
 }
 
-pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<WebhookReplayed, Refusal> {
+pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<WebhookReplayed> {
     let webhook = admin.webhook(call.id)?;
     let attempted_to = admin.attempted_to(webhook.id);
     let change = match &call.events {
@@ -331,11 +332,7 @@ pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<Webhook
 
 impl Admin {
     /// The place of an event that the endpoint's organisation has.
-    async fn event_position(
-        &self,
-        webhook: &Endpoint,
-        event: &str,
-    ) -> Result<FeedPosition, Refusal> {
+    async fn event_position(&self, webhook: &Endpoint, event: &str) -> Result<FeedPosition> {
         let id: FeedEventId = event
             .parse()
             .map_err(|rule| Refusal::new(format!("{event:?} is not an event: {rule}")))?;
@@ -360,7 +357,7 @@ impl Admin {
         webhook: &Endpoint,
         state: &str,
         delivery: Redelivery,
-    ) -> Result<WebhookDelivery, Refusal> {
+    ) -> Result<WebhookDelivery> {
         let (organisation, now) = (webhook.organisation, self.clock.window_time());
         let entry = self.store.feed_entry(organisation, delivery.position, now).await?;
         Ok(WebhookDelivery {
@@ -375,12 +372,12 @@ impl Admin {
         })
     }
 
-    async fn set_state(&self, id: u32, state: WebhookState) -> Result<Webhook, Refusal> {
+    async fn set_state(&self, id: u32, state: WebhookState) -> Result<Webhook> {
         let webhook = self.store.set_webhook_state(WebhookId(id), state).await?;
         Ok(shown(self, &webhook.ok_or_else(|| no_webhook(id))?))
     }
 
-    fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {
+    fn webhook(&self, id: u32) -> Result<Endpoint> {
         self.store.webhook(WebhookId(id)).ok_or_else(|| no_webhook(id))
     }
 
@@ -461,7 +458,7 @@ impl From<&Attempted> for WebhookAttempt {
 }
 
 /// Reads from when on events are delivered again.
-fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
+fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp> {
     let start = moment(text, now)?;
     if start > now {
         return Err(Refusal::new(format!("{text} is still to come")));
@@ -469,13 +466,13 @@ fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
     Ok(start)
 }
 
-fn new_secret() -> Result<SigningSecret, Refusal> {
+fn new_secret() -> Result<SigningSecret> {
     SigningSecret::generate().map_err(|error| {
         Refusal::new(format!("the system gives no random numbers ({error}); try again"))
     })
 }
 
-fn read_format(name: Option<&str>) -> Result<WebhookFormat, Refusal> {
+fn read_format(name: Option<&str>) -> Result<WebhookFormat> {
     let Some(name) = name else { return Ok(WebhookFormat::default()) };
     let known = WebhookFormat::ALL.into_iter().find(|format| format.as_str() == name);
     known.ok_or_else(|| Refusal::new(format!("{name:?} is not a form of events")))
@@ -483,7 +480,7 @@ fn read_format(name: Option<&str>) -> Result<WebhookFormat, Refusal> {
 
 /// Reads the names of types; all if there is none. In Resend's form, its names stand for all types that
 /// become them.
-fn read_types(names: &[String], format: WebhookFormat) -> Result<FeedTypes, Refusal> {
+fn read_types(names: &[String], format: WebhookFormat) -> Result<FeedTypes> {
     if names.is_empty() {
         return Ok(FeedTypes::ALL);
     }
