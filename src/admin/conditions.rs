@@ -122,6 +122,48 @@ pub struct AlertFacts {
 }
 
 impl Condition {
+    /// Names its subject, in its advice in place of a word in capitals.
+    fn names(&mut self, word: &str, name: &str) -> &mut Self {
+        self.advice = self.advice.replace(word, name);
+        self.is_about(name)
+    }
+
+    /// Names its subject, which distinguishes it from others of its code.
+    fn is_about(&mut self, about: impl Into<String>) -> &mut Self {
+        self.alert.about = about.into();
+        self
+    }
+
+    /// Adds affected messages: those that an organisation, or all, have with an outcome, only those
+    /// from a domain if one is given.
+    fn affects(
+        &mut self,
+        outcome: MessageOutcome,
+        organisation: Option<(OrganisationId, &str)>,
+        domain: Option<&str>,
+    ) -> &mut Affected {
+        self.affected.insert(Affected {
+            outcome: outcome.as_str().to_owned(),
+            organisation: organisation.map(|(_, name)| name.to_owned()),
+            domain: domain.map(str::to_owned),
+            waiting: None,
+            from: None,
+            id: organisation.map(|(id, _)| id),
+        })
+    }
+
+    /// As [`affects`](Self::affects), only those that were accepted within the last day.
+    fn affects_of_day(
+        &mut self,
+        outcome: MessageOutcome,
+        organisation: Option<(OrganisationId, &str)>,
+        now: Timestamp,
+    ) {
+        // A condition that says something else every second could not be read.
+        let from = Hour::of(now.minus(DAY)).start().to_string();
+        self.affects(outcome, organisation, None).from = Some(from);
+    }
+
     /// The condition as alerts report it to operators.
     pub fn observed(&self) -> Observed {
         let AlertFacts { about, message, found_by } = self.alert.clone();
@@ -206,81 +248,25 @@ impl Finder<'_> {
     }
 
     /// The condition holds, with these figures.
-    fn says(&mut self, message: impl AsRef<str>) {
-        self.advises(message, self.definition.advice.to_owned());
-    }
-
-    /// The condition holds, is about something, and its advice names that in place of a word in
-    /// capitals.
-    fn names(&mut self, message: impl AsRef<str>, word: &str, name: &str) {
-        self.advises(message, self.definition.advice.replace(word, name));
-        self.is_about(name);
-    }
-
-    /// Names the subject of the last found condition, which distinguishes it from others of its
-    /// code.
-    fn is_about(&mut self, about: impl Into<String>) {
-        if let Some(condition) = self.found.last_mut() {
-            condition.alert.about = about.into();
-        }
-    }
-
-    /// Adds affected messages to the last found condition: those that an organisation, or all, have
-    /// with an outcome, only those from a domain if one is given.
-    fn affects(
-        &mut self,
-        outcome: MessageOutcome,
-        organisation: Option<(OrganisationId, &str)>,
-        domain: Option<&str>,
-    ) {
-        if let Some(condition) = self.found.last_mut() {
-            condition.affected = Some(Affected {
-                outcome: outcome.as_str().to_owned(),
-                organisation: organisation.map(|(_, name)| name.to_owned()),
-                domain: domain.map(str::to_owned),
-                waiting: None,
-                from: None,
-                id: organisation.map(|(id, _)| id),
-            });
-        }
-    }
-
-    /// As [`affects`](Self::affects), only those that were accepted within the last day.
-    fn affects_of_day(
-        &mut self,
-        outcome: MessageOutcome,
-        organisation: Option<(OrganisationId, &str)>,
-        now: Timestamp,
-    ) {
-        self.affects(outcome, organisation, None);
-        if let Some(affected) = self.found.last_mut().and_then(|one| one.affected.as_mut()) {
-            // A condition that says something else every second could not be read.
-            affected.from = Some(Hour::of(now.minus(DAY)).start().to_string());
-        }
-    }
-
-    /// Alerts say this of what was found last, because its sentence has words of others.
-    fn alert_says(&mut self, message: impl AsRef<str>) {
-        if let Some(condition) = self.found.last_mut() {
-            condition.alert.message = Some(without_full_stop(message.as_ref()).to_owned());
-        }
-    }
-
-    fn advises(&mut self, message: impl AsRef<str>, advice: String) {
-        let Definition { code, readiness, severity, found_by, .. } = *self.definition;
-        // Each output ends the sentence itself.
-        let message = without_full_stop(message.as_ref()).to_owned();
-        let ready = readiness == Readiness::Ready;
-        let alert = AlertFacts { found_by, ..AlertFacts::default() };
-        self.found.push(Condition {
+    fn says(&mut self, message: impl AsRef<str>) -> &mut Condition {
+        let Definition { code, readiness, severity, advice, found_by, .. } = *self.definition;
+        self.found.push_mut(Condition {
             code: code.to_owned(),
-            message,
-            advice,
+            // Each output ends the sentence itself.
+            message: without_full_stop(message.as_ref()).to_owned(),
+            advice: advice.to_owned(),
             severity,
-            ready,
+            ready: readiness == Readiness::Ready,
             affected: None,
-            alert,
-        });
+            alert: AlertFacts { found_by, ..AlertFacts::default() },
+        })
+    }
+
+    /// The condition holds, and its sentence has words of others. Alerts leave these out.
+    fn quotes(&mut self, before: &str, words: &str, after: &str) -> &mut Condition {
+        let condition = self.says(format!("{before}{words}{after}"));
+        condition.alert.message = Some(without_full_stop(&format!("{before}{after}")).to_owned());
+        condition
     }
 }
 

@@ -18,7 +18,7 @@ use pillarbox_domain::attempt::TrackingOverride;
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::outcome::MessageOutcome;
-use pillarbox_domain::webhook::{PausedBy, WebhookState};
+use pillarbox_domain::webhook::{PausedBy, Webhook, WebhookState};
 use pillarbox_http::tls::CertificateFault;
 use pillarbox_queue::Fill;
 use pillarbox_runtime::error_chain::without_full_stop;
@@ -94,10 +94,8 @@ fn sending_paused(s: &Snapshot, found: &mut Finder<'_>) {
     if let BreakerState::Open { cause, message } = &s.sending.condition
         && cause.code() == found.definition.code
     {
-        let meaning = found.definition.meaning;
-        found.says(format!("Sending is paused: {meaning} ({message})"));
-        found.affects(Queued, None, None);
-        found.alert_says(format!("Sending is paused: {meaning}"));
+        let paused = format!("Sending is paused: {}", found.definition.meaning);
+        found.quotes(&paused, &format!(" ({message})"), "").affects(Queued, None, None);
     }
 }
 
@@ -109,8 +107,7 @@ const fn account(severity: Severity, fault: AccountFault, alerts: Alerts) -> Def
         {
             let is_new = fault.stops_sending() && *before == EarlierCredentials::None;
             if is_new == (found.definition.readiness == Readiness::NotReady) {
-                found.says(format!("{} ({message})", found.definition.meaning));
-                found.alert_says(found.definition.meaning);
+                found.quotes(found.definition.meaning, &format!(" ({message})"), "");
             }
         }
     })
@@ -142,7 +139,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
          --undo NODE",
         |s, found| if let Some(name) = &s.draining {
-            found.names(found.definition.meaning, "NODE", name);
+            found.says(found.definition.meaning).names("NODE", name);
         },
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
@@ -160,7 +157,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Before you restart the service, save its data with: pillarbox backup FILE",
         |s, found| if let Some((what, advice)) = s.store.file_loss() {
             let message = format!("New messages are refused with 503, because {what}");
-            found.advises(message, advice.to_owned());
+            found.says(message).advice = advice.to_owned();
         },
     ).not_ready(),
     paused(Cause::Unreachable),
@@ -223,13 +220,10 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
          sends: pillarbox message list --status queued --org ORG",
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
-            let message = format!(
-                "All calls for {name} fail ({message}), but calls for others do not; its messages \
-                 wait");
-            found.names(message, "ORG", &name);
-            found.affects(Queued, Some((*id, &name)), None);
-            found.alert_says(format!(
-                "All calls for {name} fail, but calls for others do not; its messages wait"));
+            let fail = format!("All calls for {name} fail");
+            let others = ", but calls for others do not; its messages wait";
+            let condition = found.quotes(&fail, &format!(" ({message})"), others);
+            condition.names("ORG", &name).affects(Queued, Some((*id, &name)), None);
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
@@ -239,14 +233,10 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
          --status queued --org ORG",
         |s, found| for (id, said) in &s.sending.held_refusals {
             let (name, said) = (s.name(*id), without_full_stop(said));
-            let message = format!(
-                "The provider refuses the messages of {name} with the same text (\"{said}\"); such \
-                 messages wait");
-            found.names(message, "ORG", &name);
-            found.affects(Queued, Some((*id, &name)), None);
-            found.alert_says(format!(
-                "The provider refuses the messages of {name} with the same text; such messages \
-                 wait"));
+            let refuses = format!("The provider refuses the messages of {name} with the same text");
+            let condition =
+                found.quotes(&refuses, &format!(" (\"{said}\")"), "; such messages wait");
+            condition.names("ORG", &name).affects(Queued, Some((*id, &name)), None);
         },
     ),
     warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
@@ -254,13 +244,10 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Check the domain with: pillarbox domain check DOMAIN",
         |s, found| for (id, domain, message) in &s.sending.paused_domains {
             let name = s.name(*id);
-            let message = format!(
-                "The provider does not accept {domain} of {name} ({message}); its messages wait");
-            found.names(message, "DOMAIN", domain);
-            found.is_about(format!("{domain} of {name}"));
-            found.affects(Queued, Some((*id, &name)), Some(domain));
-            found.alert_says(format!(
-                "The provider does not accept {domain} of {name}; its messages wait"));
+            let refuses = format!("The provider does not accept {domain} of {name}");
+            let condition = found.quotes(&refuses, &format!(" ({message})"), "; its messages wait");
+            condition.names("DOMAIN", domain).is_about(format!("{domain} of {name}"));
+            condition.affects(Queued, Some((*id, &name)), Some(domain));
         },
     ),
     warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
@@ -306,8 +293,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Delivery events cannot be read; until they can, bounces and complaints suppress nobody",
         "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         |s, found| if let Some(trouble) = &s.events_trouble {
-            found.says(format!("Delivery events cannot be read: {trouble}"));
-            found.alert_says("Delivery events cannot be read");
+            found.quotes("Delivery events cannot be read", &format!(": {trouble}"), "");
         },
     ),
     certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
@@ -365,11 +351,11 @@ pub(super) static OBSERVED: [Definition; 30] = [
          revoke its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
-                found.says(format!(
+                let message = format!(
                     "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
-                     from 5 % on"));
-                found.is_about(name);
-                found.affects_of_day(Bounced, id.map(|id| (id, name.as_str())), s.at);
+                     from 5 % on");
+                let organisation = id.map(|id| (id, name.as_str()));
+                found.says(message).is_about(name).affects_of_day(Bounced, organisation, s.at);
             }
         },
     ).found_by_each_node(),
@@ -379,11 +365,11 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Find out what it sends, and to whom. To stop its mail, revoke its key",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
-                found.says(format!(
+                let message = format!(
                     "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
-                     from 0.1 % on"));
-                found.is_about(name);
-                found.affects_of_day(Complained, id.map(|id| (id, name.as_str())), s.at);
+                     from 0.1 % on");
+                let organisation = id.map(|id| (id, name.as_str()));
+                found.says(message).is_about(name).affects_of_day(Complained, organisation, s.at);
             }
         },
     ).found_by_each_node(),
@@ -400,10 +386,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     several(letters, "delivery event"),
                     if letters == 1 { "was" } else { "were" },
                 );
-                let newest =
-                    newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"));
-                found.says(format!("{kept}{newest}"));
-                found.alert_says(kept);
+                let newest = newest.map(|newest| format!("; the newest is {newest}"));
+                found.quotes(&kept, &newest.unwrap_or_default(), "");
             }
         },
     ).found_by_each_node(),
@@ -414,12 +398,11 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let failing = s.endpoints.iter().filter(|(webhook, status)| {
                 webhook.state == WebhookState::Active && status.is_failing()
             });
-            endpoints(found, failing, "do not accept events", |found, (webhook, status)| {
-                let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
+            let failing = failing.map(|(webhook, status)| {
                 let answer = status.last.as_ref().map_or("no answer", |last| &last.answer);
-                let message = format!("Endpoint {id} of {name} does not accept events ({answer})");
-                found.names(message, "ID", &id);
+                (webhook, format!("does not accept events ({answer})"))
             });
+            endpoints(s, found, failing, "do not accept events");
         },
     ),
     warning("webhook_gone", Rules(&["PillarboxWebhookGone"]),
@@ -428,15 +411,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
          pillarbox webhook remove ID",
         |s, found| {
             let gone = s.endpoints.iter().filter_map(|(webhook, _)| match webhook.state {
-                WebhookState::Paused { by: PausedBy::Endpoint, since } => Some((webhook, since)),
+                WebhookState::Paused { by: PausedBy::Endpoint, since } => {
+                    Some((webhook, format!("answered 410 at {since}: it is paused, and events wait")))
+                }
                 WebhookState::Paused { by: PausedBy::Operator, .. } | WebhookState::Active => None,
             });
-            endpoints(found, gone, "answered 410", |found, (webhook, since)| {
-                let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
-                let message = format!(
-                    "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
-                found.names(message, "ID", &id);
-            });
+            endpoints(s, found, gone, "answered 410");
         },
     ).found_by_each_node(),
     warning("alerts_failing", Rules(&["PillarboxAlertsFailing"]),
@@ -458,8 +438,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let message = format!(
                 "{name} has been paused by an operator since {since}; its send requests are \
                  {sends}, and {waiting} of it wait");
-            found.names(message, "ORG", &name);
-            found.affects(Queued, Some((*organisation, &name)), None);
+            let affected = Some((*organisation, name.as_str()));
+            found.says(message).names("ORG", &name).affects(Queued, affected, None);
         },
     ),
     warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
@@ -472,7 +452,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                 let name = s.name(*organisation);
                 let message = format!(
                     "{name} is paused, and the first of its messages that wait fails at {end}");
-                found.names(message, "ORG", &name);
+                found.says(message).names("ORG", &name);
             }
         },
     ),
@@ -481,11 +461,13 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Messages do not turn open and click tracking off: SES may rewrite links",
         "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
         |s, found| match s.tracking {
-            TrackingOverride::Never => found.says(found.definition.meaning),
-            TrackingOverride::Auto if s.went_without_override => found.says(
-                "The endpoint does not know ConfigurationOverrides, so messages go without it: SES \
-                 rewrites links and adds a pixel if the account or the configuration set asks for \
-                 it"),
+            TrackingOverride::Never => found.if_so(true),
+            TrackingOverride::Auto if s.went_without_override => {
+                found.says(
+                    "The endpoint does not know ConfigurationOverrides, so messages go without it: \
+                     SES rewrites links and adds a pixel if the account or the configuration set \
+                     asks for it");
+            }
             TrackingOverride::Always | TrackingOverride::Auto => {}
         },
     ),
@@ -550,7 +532,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             if let NodeState::Silent(since) = node.state {
                 let (name, seconds) = (&node.name, since.as_secs());
                 let message = format!("Node {name} has given no sign of life for {seconds} seconds");
-                found.names(message, "NODE", name);
+                found.says(message).names("NODE", name);
             }
         },
     ).found_by_each_node(),
@@ -580,10 +562,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "List the messages: pillarbox message list --status failed. Their senders must post them \
          again with new keys. Then run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
-            found.says(format!(
+            let message = format!(
                 "The process ended before it sent {}, last at {}; that mail has failed",
-                several(lost.messages, "message"), lost.last_at));
-            found.affects(Failed, None, None);
+                several(lost.messages, "message"), lost.last_at);
+            found.says(message).affects(Failed, None, None);
         },
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
@@ -622,8 +604,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Messages wait, and none was sent for 15 minutes",
         "See why: pillarbox message list --status queued",
         |s, found| if s.recent.is_stuck {
-            found.if_so(true);
-            found.affects(Queued, None, None);
+            found.says(found.definition.meaning).affects(Queued, None, None);
         },
     ),
     warning("internal_errors", Rules(&["PillarboxInternalErrors"]),
@@ -639,10 +620,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Look for errors in the log, and report them. If it fails again and again, restart the \
          service: pillarbox restart",
         |s, found| for one in s.task_faults.iter().filter(|one| one.is_recent) {
-            found.says(format!(
+            let message = format!(
                 "The background task {} failed {} since the start, and begins again",
-                one.task, several(one.count, "time")));
-            found.is_about(one.task);
+                one.task, several(one.count, "time"));
+            found.says(message).is_about(one.task);
         },
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
@@ -672,8 +653,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
         |s, found| {
             let (throttled, calls) = (s.recent.totals.throttled, s.recent.totals.calls);
             if throttled >= FEW && throttled * THROTTLED_ONE_IN > calls {
-                found.says(format!("SES throttled {throttled} of {calls} calls{LATELY_SAID}"));
-                found.affects(Queued, None, None);
+                let message = format!("SES throttled {throttled} of {calls} calls{LATELY_SAID}");
+                found.says(message).affects(Queued, None, None);
             }
         },
     ),
@@ -691,13 +672,11 @@ pub(super) static OBSERVED: [Definition; 30] = [
                 others => format!(" and {others} other organisations"),
             };
             let messages = several(all, "message");
-            // The worst is another one in the next minute: there is one condition for all.
-            found.advises(
-                format!("{messages} of {worst}{others} failed{LATELY_SAID}"),
-                found.definition.advice.replace("ORG", worst),
-            );
             let only = id.filter(|_| failed.len() == 1).map(|id| (id, worst.as_str()));
-            found.affects_of_day(Failed, only, s.at);
+            let condition = found.says(format!("{messages} of {worst}{others} failed{LATELY_SAID}"));
+            // The worst is another one in the next minute: there is one condition for all.
+            condition.advice = condition.advice.replace("ORG", worst);
+            condition.affects_of_day(Failed, only, s.at);
         },
     ),
 ];
@@ -707,21 +686,22 @@ fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
     all.iter().filter(|one| one.kind == OrganisationKind::Production)
 }
 
-/// Reports endpoints one by one, and the number of those beyond the limit.
-fn endpoints<T>(
+/// Reports endpoints one by one with what each does, and the number of those beyond the limit.
+fn endpoints<'a>(
+    s: &Snapshot,
     found: &mut Finder<'_>,
-    mut all: impl Iterator<Item = T>,
+    mut all: impl Iterator<Item = (&'a Webhook, String)>,
     what: &str,
-    tell: impl Fn(&mut Finder<'_>, T),
 ) {
-    for one in all.by_ref().take(MAX_WEBHOOKS_TOLD) {
-        tell(found, one);
+    for (webhook, does) in all.by_ref().take(MAX_WEBHOOKS_TOLD) {
+        let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
+        found.says(format!("Endpoint {id} of {name} {does}")).names("ID", &id);
     }
     let others = all.count();
     if others > 0 {
         let message =
             format!("Other endpoints that {what}, besides those that are named: {others}");
-        found.advises(message, "List them with: pillarbox webhook list".to_owned());
+        found.says(message).advice = "List them with: pillarbox webhook list".to_owned();
     }
 }
 
@@ -738,7 +718,7 @@ fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
             let message = format!(
                 "{name} has used {used} of the {limit} recipients that it may have in a {period}"
             );
-            found.names(message, "NAME", &name);
+            found.says(message).names("NAME", &name);
         }
     }
 }
