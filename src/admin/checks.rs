@@ -63,17 +63,12 @@ pub enum Verdict {
     NotOk,
 }
 
-/// Way in which events come back.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventRoute {
-    pub queue_url: Option<String>,
-}
-
 /// Examines the set-up at AWS.
 #[derive(Debug)]
 pub struct Examiner<'a> {
-    ses: &'a SesClient,
-    events: &'a EventRoute,
+    pub ses: &'a SesClient,
+    /// URL of the queue by which events come back; `None` if the service waits for none.
+    pub events_queue: Option<&'a str>,
 }
 
 impl Finding {
@@ -102,12 +97,6 @@ impl Finding {
     }
 }
 
-impl EventRoute {
-    pub fn is_given(&self) -> bool {
-        self.queue_url.is_some()
-    }
-}
-
 pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined> {
     let findings = match &call.part {
         Part::Database => {
@@ -116,17 +105,14 @@ pub(super) async fn examine(admin: &Admin, call: Examine) -> Result<Examined> {
         }
         part => {
             let ses = admin.ses("start it")?;
-            Examiner::new(ses, &admin.facts()?.events).examine(part).await?
+            let events_queue = admin.facts()?.events_queue.as_deref();
+            Examiner { ses, events_queue }.examine(part).await?
         }
     };
     Ok(Examined { findings })
 }
 
-impl<'a> Examiner<'a> {
-    pub fn new(ses: &'a SesClient, events: &'a EventRoute) -> Self {
-        Self { ses, events }
-    }
-
+impl Examiner<'_> {
     pub async fn examine(&self, part: &Part) -> Result<Vec<Finding>> {
         Ok(match part {
             Part::Credentials => self.credentials().await,
@@ -144,18 +130,12 @@ impl<'a> Examiner<'a> {
     async fn credentials(&self) -> Vec<Finding> {
         const ABOUT: &str = "credentials";
         let caller = match self.ses.caller().await {
-            Ok(caller) => {
-                let message = format!("account {}, {}", caller.account, caller.arn);
-                Finding::ok(ABOUT, message)
-            }
+            Ok(caller) => Finding::ok(ABOUT, format!("account {}, {}", caller.account, caller.arn)),
             Err(error) => unanswered(ABOUT, "sts:GetCallerIdentity", &error),
         };
-        vec![self.route(), caller, self.clock()]
-    }
-
-    /// Finding about the route of calls from this machine to AWS.
-    fn route(&self) -> Finding {
-        Finding::ok("proxy", self.ses.route())
+        // The route of calls from this machine to AWS.
+        let route = Finding::ok("proxy", self.ses.route());
+        vec![route, caller, self.clock()]
     }
 
     /// Judged by the last answer's date, so to be asked after some call.

@@ -59,7 +59,6 @@ pub mod test_send;
 pub mod webhook;
 
 use bodies::BodyFacts;
-use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
 use options::{StatusParser, flag};
@@ -673,8 +672,8 @@ pub struct ServiceFacts {
     /// TLS of these listeners; `None` if they use none.
     pub tls: Option<Arc<Tls>>,
     pub intake: Arc<Intake>,
-    /// Route by which their events come back.
-    pub events: EventRoute,
+    /// URL of the queue by which their events come back, if there is one.
+    pub events_queue: Option<String>,
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
     pub bodies: Arc<BodyFacts>,

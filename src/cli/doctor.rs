@@ -100,7 +100,7 @@ impl Doctor {
         if self.send {
             match asker {
                 Some(Asker::Service(client)) => {
-                    let waits_for_events = service::event_route(&config).is_given();
+                    let waits_for_events = service::events_queue(&config).is_some();
                     let test = sending::DeliveryTest { client, wait: self.wait, waits_for_events };
                     test.run(self.from, &mut report).await?;
                 }
@@ -206,8 +206,9 @@ impl Asker {
         match self {
             Self::Service(client) => Ok(client.call(&Examine { part }).await?.findings),
             Self::Own(ses) => {
-                let events = service::event_route(config);
-                Ok(Examiner::new(ses, &events).examine(&part).await?)
+                let events_queue = service::events_queue(config);
+                let examiner = Examiner { ses, events_queue: events_queue.as_deref() };
+                Ok(examiner.examine(&part).await?)
             }
         }
     }

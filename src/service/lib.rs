@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use pillarbox_admin::bodies::BodyFacts;
-use pillarbox_admin::checks::EventRoute;
 use pillarbox_admin::identity::Identity;
 use pillarbox_admin::process::unix_seconds;
 use pillarbox_admin::restart::Restarts;
@@ -541,7 +540,7 @@ fn facts(
         smtp: listeners.smtp.iter().map(listeners::SmtpListener::told).collect(),
         tls: listeners.tls.clone(),
         intake: Arc::clone(intake),
-        events: event_route(config),
+        events_queue: events_queue(config),
         page: page.clone(),
         bodies: Arc::clone(bodies),
         alerts: Arc::clone(alerts),
@@ -553,10 +552,9 @@ fn facts(
     })
 }
 
-/// Route of events by this configuration.
-pub fn event_route(config: &Config) -> EventRoute {
-    let events = &config.ses.events;
-    EventRoute { queue_url: events.queue_url.as_ref().map(ToString::to_string) }
+/// URL of the queue of events by this configuration, if it has one.
+pub fn events_queue(config: &Config) -> Option<String> {
+    config.ses.events.queue_url.as_ref().map(ToString::to_string)
 }
 
 /// The client of SES. Its calls other than `SendEmail` keep SES's limit together with other nodes'.

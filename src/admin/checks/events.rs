@@ -101,7 +101,7 @@ impl Examiner<'_> {
     fn without_set(&self) -> Finding {
         let advice = "run pillarbox aws setup, or set ses.configuration_set";
         let message = "none is named, so SES publishes no events of messages";
-        if self.events.is_given() {
+        if self.events_queue.is_some() {
             let message = format!("{message}, and the expected events do not arrive");
             Finding::not_ok(SET, message, advice)
         } else {
@@ -112,7 +112,7 @@ impl Examiner<'_> {
     /// Finding about the event types that the set publishes; `None` if the service waits for none.
     fn published(&self, set: &str, destinations: &[EventDestination]) -> Option<Finding> {
         const ABOUT: &str = "event destination";
-        if !self.events.is_given() {
+        if self.events_queue.is_none() {
             return None;
         }
         let advice = format!(
@@ -207,7 +207,7 @@ impl Examiner<'_> {
     }
 
     pub(super) async fn event_route(&self) -> Vec<Finding> {
-        match &self.events.queue_url {
+        match self.events_queue {
             Some(url) => self.queue(url).await,
             None => vec![Finding::warning(
                 "events",
