@@ -71,15 +71,6 @@ struct MessageOptions {
     domain: Option<String>,
 }
 
-impl From<MessageOptions> for QueuedMessages {
-    fn from(MessageOptions { ids, org, key, domain }: MessageOptions) -> Self {
-        match org {
-            Some(name) => Self::OfOrganisation { name, key, domain },
-            None => Self::WithIds(ids),
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct ScopeOptions {
@@ -89,12 +80,6 @@ struct ScopeOptions {
     /// All organisations.
     #[arg(long)]
     all: bool,
-}
-
-impl From<ScopeOptions> for Scope {
-    fn from(options: ScopeOptions) -> Self {
-        options.org.map_or(Self::All, Self::Organisation)
-    }
 }
 
 #[derive(Debug, Args)]
@@ -108,12 +93,6 @@ struct PauseOptions {
     refuse: bool,
 }
 
-impl From<PauseOptions> for SendsWhilePaused {
-    fn from(options: PauseOptions) -> Self {
-        if options.refuse { Self::Refuse } else { Self::Accept }
-    }
-}
-
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct LetterOptions {
@@ -123,12 +102,6 @@ struct LetterOptions {
     /// All dead letters.
     #[arg(long)]
     all: bool,
-}
-
-impl From<LetterOptions> for Letters {
-    fn from(options: LetterOptions) -> Self {
-        if options.all { Self::All } else { Self::Ids(options.ids) }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -142,22 +115,13 @@ struct ReplayOptions {
     event: Option<String>,
 }
 
-impl From<ReplayOptions> for ReplayedEvents {
-    fn from(options: ReplayOptions) -> Self {
-        match options.since {
-            Some(time) => Self::Since(time),
-            // One of the two is required.
-            None => Self::One(options.event.unwrap_or_default()),
-        }
-    }
-}
-
 /// Has the command line read a value that several options give together.
 macro_rules! read_from {
-    ($($options:ty => $value:ty),* $(,)?) => {$(
+    ($($value:ty: $options:ident { $($option:tt)* } => $read:expr;)*) => {$(
         impl FromArgMatches for $value {
             fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-                <$options>::from_arg_matches(matches).map(Self::from)
+                let $options { $($option)* } = $options::from_arg_matches(matches)?;
+                Ok($read)
             }
 
             fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -168,24 +132,32 @@ macro_rules! read_from {
 
         impl Args for $value {
             fn group_id() -> Option<Id> {
-                <$options>::group_id()
+                $options::group_id()
             }
 
             fn augment_args(command: Command) -> Command {
-                <$options>::augment_args(command)
+                $options::augment_args(command)
             }
 
             fn augment_args_for_update(command: Command) -> Command {
-                <$options>::augment_args_for_update(command)
+                $options::augment_args_for_update(command)
             }
         }
     )*};
 }
 
 read_from! {
-    MessageOptions => QueuedMessages,
-    ScopeOptions => Scope,
-    PauseOptions => SendsWhilePaused,
-    LetterOptions => Letters,
-    ReplayOptions => ReplayedEvents,
+    QueuedMessages: MessageOptions { ids, org, key, domain } => match org {
+        Some(name) => Self::OfOrganisation { name, key, domain },
+        None => Self::WithIds(ids),
+    };
+    Scope: ScopeOptions { org, all: _ } => org.map_or(Self::All, Self::Organisation);
+    SendsWhilePaused: PauseOptions { accept: _, refuse } =>
+        if refuse { Self::Refuse } else { Self::Accept };
+    Letters: LetterOptions { ids, all } => if all { Self::All } else { Self::Ids(ids) };
+    ReplayedEvents: ReplayOptions { since, event } => match since {
+        Some(time) => Self::Since(time),
+        // One of the two is required.
+        None => Self::One(event.unwrap_or_default()),
+    };
 }
