@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::HOST;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -126,11 +126,6 @@ pub struct Client {
 #[derive(Debug)]
 pub struct Backup {
     pub rows: u64,
-    parts: Parts,
-}
-
-#[derive(Debug)]
-struct Parts {
     body: Incoming,
     read: BytesMut,
     // Ends once the body is read or dropped.
@@ -191,15 +186,16 @@ impl Client {
             return Err(CallError::Unreadable(other));
         }
         let body = response.into_body();
-        let mut parts = Parts { body, read: BytesMut::new(), _connection: connection };
-        let begins: BackupBegins = match parts.next().await? {
+        let mut backup = Backup { rows: 0, body, read: BytesMut::new(), _connection: connection };
+        let begins: BackupBegins = match backup.next().await? {
             Some(part) => serde_json::from_slice(&part)?,
             None => return Err(CallError::Ended),
         };
         if begins.version != env!("CARGO_PKG_VERSION") {
             return Err(CallError::Unreadable(format!("version {}", begins.version)));
         }
-        Ok(Backup { rows: begins.rows, parts })
+        backup.rows = begins.rows;
+        Ok(backup)
     }
 
     /// Sends a call; the connection lives with the second part of the result.
@@ -257,17 +253,12 @@ async fn read(response: Response<Incoming>) -> Result<Bytes, CallError> {
 impl Backup {
     /// The next part; `None` after the last.
     pub async fn next_part(&mut self) -> Result<Option<Chunk>, CallError> {
-        let part = self.parts.next().await?;
+        let part = self.next().await?;
         Ok(part.map(|part| Chunk::from_bytes(part.into())).transpose()?)
     }
-}
 
-impl Parts {
-    /// The next part; `None` after the last.
     async fn next(&mut self) -> Result<Option<BytesMut>, CallError> {
-        let length = self.take(LENGTH_BYTES).await?;
-        let length = length.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte));
-        match length {
+        match self.take(LENGTH_BYTES).await?.get_u32() as usize {
             0 => Ok(None),
             length if length > Chunk::MAX_BYTES => Err(NotAChunk.into()),
             length => self.take(length).await.map(Some),
