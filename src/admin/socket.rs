@@ -176,7 +176,16 @@ impl Socket {
     /// Answers calls until the drain stops it, then lets those under way end. The socket's file
     /// goes first.
     pub async fn serve(self, admin: Arc<Admin>, drain: DrainSignal) {
-        let limits = limits();
+        let limits = Limits {
+            max_connections: MAX_CONNECTIONS,
+            when_full: WhenFull::Wait,
+            head_timeout: READ_TIMEOUT,
+            idle_timeout: READ_TIMEOUT,
+            write_timeout: READ_TIMEOUT,
+            max_request_bytes: MAX_CALL_BYTES,
+            max_reading_bytes: MAX_READING_BYTES,
+            ..Limits::default()
+        };
         let calls = Calls { admin, bodies: BodyReader::new(&limits) };
         if let Err(error) = pillarbox_http::serve(self, calls, limits, drain).await {
             error!(%error, "the administration socket ended");
@@ -189,19 +198,6 @@ impl Listener for Socket {
 
     async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
-    }
-}
-
-fn limits() -> Limits {
-    Limits {
-        max_connections: MAX_CONNECTIONS,
-        when_full: WhenFull::Wait,
-        head_timeout: READ_TIMEOUT,
-        idle_timeout: READ_TIMEOUT,
-        write_timeout: READ_TIMEOUT,
-        max_request_bytes: MAX_CALL_BYTES,
-        max_reading_bytes: MAX_READING_BYTES,
-        ..Limits::default()
     }
 }
 
@@ -274,16 +270,21 @@ impl Calls {
         }
         let document = self.bodies.read((), body).await.map_err(|error| error.answer())?;
         let name = head.uri.path().trim_start_matches('/');
+        self.make(name, &document).await.map_err(|fault| answer_of(name, fault))
+    }
+
+    /// Makes the call of a name.
+    async fn make(&self, name: &str, document: &[u8]) -> Result<Response<ResponseBody>, CallFault> {
         if name == backup::NAME {
-            return Ok(Response::new(backup::begin(&self.admin).await.map_err(refused)?));
+            let body = backup::begin(&self.admin).await.map_err(CallFault::Refused)?;
+            return Ok(Response::new(body));
         }
         // By hand, a call without fields needs no body.
-        let document = if document.is_empty() { b"{}" } else { &*document };
-        let answer =
-            self.admin.make(name, document).await.map_err(|fault| fault_of(name, fault))?;
+        let document = if document.is_empty() { b"{}" } else { document };
+        let answer = self.admin.make(name, document).await?;
         if answer.len() > MAX_ANSWER_BYTES {
             let message = "the answer is too long to be sent; ask for less";
-            return Err(refused(Refusal::new(message)));
+            return Err(CallFault::Refused(Refusal::new(message)));
         }
         let mut response = Response::new(Full::<Bytes>::from(answer).into());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
@@ -291,30 +292,24 @@ impl Calls {
     }
 }
 
-fn fault_of(name: &str, fault: CallFault) -> ErrorAnswer<'static> {
-    match fault {
+fn answer_of(name: &str, fault: CallFault) -> ErrorAnswer<'static> {
+    let (status, code, problem) = match fault {
         CallFault::Unknown => {
-            let problem = format!("does not know the call {name}");
-            other_version(StatusCode::NOT_FOUND, "UnknownCall", &problem)
+            (StatusCode::NOT_FOUND, "UnknownCall", format!("does not know the call {name}"))
         }
         CallFault::Invalid(error) => {
             let problem = format!("does not understand this call {name} ({error})");
-            other_version(StatusCode::BAD_REQUEST, "InvalidCall", &problem)
+            (StatusCode::BAD_REQUEST, "InvalidCall", problem)
         }
-        CallFault::Refused(refusal) => refused(refusal),
-    }
-}
-
-fn other_version(status: StatusCode, code: &'static str, problem: &str) -> ErrorAnswer<'static> {
+        CallFault::Refused(Refusal { message }) => {
+            return failed(StatusCode::UNPROCESSABLE_ENTITY, "Refused", message);
+        }
+    };
     let version = env!("CARGO_PKG_VERSION");
     let message = format!(
         "the service, version {version}, {problem}; use the pillarbox of the version that runs"
     );
     failed(status, code, message)
-}
-
-fn refused(refusal: Refusal) -> ErrorAnswer<'static> {
-    failed(StatusCode::UNPROCESSABLE_ENTITY, "Refused", refusal.message)
 }
 
 fn failed(status: StatusCode, code: &'static str, message: String) -> ErrorAnswer<'static> {
