@@ -85,7 +85,7 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded> {
     } else if rights != KeyRights::all() {
         admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     }
-    let key = generate()?;
+    let key = ApiKey::generate()?;
     let now = admin.clock.now();
     let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
     let new = NewApiKey { label, expires_at, hash: key.hash(), rights };
@@ -98,7 +98,7 @@ pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded> {
     let KeyRotate { id, overlap } = call;
     let overlap = humantime::parse_duration(&overlap)
         .map_err(|_| Refusal::new(format!("{overlap:?} is no duration such as 24h")))?;
-    let key = generate()?;
+    let key = ApiKey::generate()?;
     let now = admin.clock.now();
     if now.plus(overlap) > Timestamp::LAST {
         return Err(Refusal::new("the overlap is too long"));
@@ -106,12 +106,6 @@ pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded> {
     let rotated = admin.store.rotate_api_key(KeyId(id), key.hash(), overlap, now).await?;
     let entry = rotated.ok_or_else(|| unknown(id))?;
     Ok(in_clear(admin, &entry, &key))
-}
-
-fn generate() -> Result<ApiKey> {
-    ApiKey::generate().map_err(|error| {
-        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
-    })
 }
 
 fn in_clear(admin: &Admin, entry: &ApiKeyEntry, key: &ApiKey) -> KeyAdded {
@@ -124,11 +118,11 @@ fn in_clear(admin: &Admin, entry: &ApiKeyEntry, key: &ApiKey) -> KeyAdded {
 
 /// Reads the rights that a key gets. Without any scope it has all.
 fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights> {
-    let known = || Scope::ALL.map(Scope::as_str).join(" and ");
     let scope = |text: &String| {
         let scope = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
         scope.ok_or_else(|| {
-            Refusal::new(format!("there is no scope {text:?}; the scopes are {}", known()))
+            let known = Scope::ALL.map(Scope::as_str).join(" and ");
+            Refusal::new(format!("there is no scope {text:?}; the scopes are {known}"))
         })
     };
     let domain = |text: &String| domain_name(text).map(|name| name.as_str().to_owned());
@@ -184,6 +178,8 @@ pub(super) async fn revoke(admin: &Admin, call: KeyRevoke) -> Result<Key> {
 impl Admin {
     /// An API key as it is listed.
     pub fn key(&self, entry: &ApiKeyEntry) -> Key {
+        let KeyRights { scopes, domains, defaults } = &*entry.rights;
+        let expires_in = defaults.expires_in.map(humantime::format_duration);
         Key {
             id: entry.id.0,
             organisation: self.shown(entry.organisation),
@@ -191,14 +187,10 @@ impl Admin {
             created_at: entry.created_at.to_string(),
             expires_at: entry.expires_at.map(|end| end.to_string()),
             last_used_at: self.store.key_last_used(entry.id).map(|time| time.to_string()),
-            scopes: entry.rights.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
-            domains: entry.rights.domains.iter().cloned().collect(),
-            priority: entry.rights.defaults.priority.as_str().to_owned(),
-            message_expires_in: entry
-                .rights
-                .defaults
-                .expires_in
-                .map(|expires_in| humantime::format_duration(expires_in).to_string()),
+            scopes: scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
+            domains: domains.iter().cloned().collect(),
+            priority: defaults.priority.as_str().to_owned(),
+            message_expires_in: expires_in.map(|time| time.to_string()),
         }
     }
 }

@@ -23,6 +23,12 @@ impl Refusal {
     }
 }
 
+impl From<getrandom::Error> for Refusal {
+    fn from(error: getrandom::Error) -> Self {
+        Self::new(format!("the system gives no random numbers ({error}); try again"))
+    }
+}
+
 impl From<ListError> for Refusal {
     fn from(error: ListError) -> Self {
         match error {

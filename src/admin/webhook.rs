@@ -216,7 +216,7 @@ pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret
     if format != WebhookFormat::Standard {
         admin.require_no_node_before(FIRST_WITH_WEBHOOK_FORMATS).await?;
     }
-    let secret = new_secret()?;
+    let secret = SigningSecret::generate()?;
     webhooks::check(&url, authority.as_deref()).map_err(|error| Refusal::new(error.to_string()))?;
     let new = NewWebhook { url, types, format, authority, secret };
     match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
@@ -267,7 +267,7 @@ pub(super) async fn rotate(admin: &Admin, call: WebhookRotate) -> Result<Webhook
         // Nodes of before cannot read more than two.
         admin.require_no_node_before(FIRST_WITH_WEBHOOK_FORMATS).await?;
     }
-    let webhook = admin.store.rotate_webhook(id, new_secret()?, earlier, now).await?;
+    let webhook = admin.store.rotate_webhook(id, SigningSecret::generate()?, earlier, now).await?;
     Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(call.id))?))
 }
 
@@ -300,7 +300,7 @@ pub(super) async fn deliveries(
         let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
         for WaitingDelivery { due, delivery } in page.deliveries {
             let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
-            one.next_attempt_at = Some(text(due));
+            one.next_attempt_at = Some(due.to_string());
             deliveries.push(one);
         }
     }
@@ -366,7 +366,7 @@ impl Admin {
             event_type: entry.as_ref().map(|entry| entry.event_type().as_str().to_owned()),
             message: entry.map(|entry| entry.message.id.to_string()),
             attempts: delivery.attempts,
-            attempted_at: delivery.last.map(|(at, _)| text(at)),
+            attempted_at: delivery.last.map(|(at, _)| at.to_string()),
             answer: delivery.last.map(|(_, failure)| failure.to_string()),
             next_attempt_at: None,
         })
@@ -431,7 +431,7 @@ fn delivered(one: &Attempted) -> WebhookDelivery {
         event_type: Some(one.event_type.to_owned()),
         message: Some(one.message.clone()),
         attempts: one.attempt,
-        attempted_at: Some(text(one.at)),
+        attempted_at: Some(one.at.to_string()),
         answer: Some(one.answer.clone()),
         next_attempt_at: None,
     }
@@ -445,12 +445,12 @@ impl From<&Attempted> for WebhookAttempt {
             event_type: one.event_type.to_owned(),
             message: one.message.clone(),
             attempt: one.attempt,
-            at: text(one.at),
+            at: one.at.to_string(),
             took_millis: u64::try_from(one.took.as_millis()).unwrap_or(u64::MAX),
             answer: one.answer.clone(),
             body: one.body.to_string(),
             next_attempt_at: match one.result {
-                AttemptResult::Waiting(due) => Some(text(due)),
+                AttemptResult::Waiting(due) => Some(due.to_string()),
                 AttemptResult::Delivered | AttemptResult::Failed | AttemptResult::Gone => None,
             },
         }
@@ -464,12 +464,6 @@ fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp> {
         return Err(Refusal::new(format!("{text} is still to come")));
     }
     Ok(start)
-}
-
-fn new_secret() -> Result<SigningSecret> {
-    SigningSecret::generate().map_err(|error| {
-        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
-    })
 }
 
 fn read_format(name: Option<&str>) -> Result<WebhookFormat> {
@@ -526,9 +520,9 @@ fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
         types: webhook.types.iter().map(|one| one.as_str().to_owned()).collect(),
         format: webhook.format.as_str().to_owned(),
         state: state.to_owned(),
-        paused_at: paused_at.map(text),
-        created_at: text(webhook.created_at),
-        rotating_until: rotating.filter(|until| now < *until).map(text),
+        paused_at: paused_at.map(|at| at.to_string()),
+        created_at: webhook.created_at.to_string(),
+        rotating_until: rotating.filter(|until| now < *until).map(|at| at.to_string()),
         deliveries: admin.deliveries().map(|it| it.status(webhook.id).into()),
     }
 }
@@ -538,19 +532,15 @@ impl From<EndpointStatus> for WebhookDeliveries {
         Self {
             failing: status.is_failing(),
             failures_in_a_row: status.failures_in_a_row,
-            last_answer_at: status.last.as_ref().map(|last| text(last.at)),
+            last_answer_at: status.last.as_ref().map(|last| last.at.to_string()),
             last_answer: status.last.map(|last| last.answer),
             in_flight: status.in_flight,
             waiting: status.waiting,
-            behind_since: status.behind_since.map(text),
+            behind_since: status.behind_since.map(|at| at.to_string()),
             delivered: status.delivered,
             failed: status.failed,
         }
     }
-}
-
-fn text(at: Timestamp) -> String {
-    at.to_string()
 }
 
 #[cfg(test)]
