@@ -138,28 +138,24 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport> 
     let name = domain_name(&call.domain)?;
     let mail_from =
         call.mail_from.as_deref().map(|text| admin.mail_from(&name, text)).transpose()?;
-    match (call.verification, mail_from) {
-        (_, Some(_)) if organisation.kind == OrganisationKind::Test => Err(Refusal::new(format!(
+    let is_test = organisation.kind == OrganisationKind::Test;
+    let is_assumed = call.verification == Verification::Assumed;
+    match mail_from {
+        Some(_) if is_test => Err(Refusal::new(format!(
             "{} is a test organisation: its mail never goes to SES, so there is no MAIL FROM \
              domain; leave it out",
             organisation.name
         ))),
-        // Verification is not needed: nothing is sent from it.
-        (_, None) if organisation.kind == OrganisationKind::Test => {
-            let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
-            Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
-        }
-        (Verification::Assumed, None) => {
-            let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
-            Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
-        }
-        (Verification::Assumed, Some(_)) => Err(Refusal::new(
+        Some(_) if is_assumed => Err(Refusal::new(
             "SES is not asked about a domain that is assumed to be verified, so it cannot be \
              given a MAIL FROM domain; leave out one of the two",
         )),
-        (Verification::BySes, mail_from) => {
-            admin.add_at_ses(&organisation, &name, mail_from.as_ref()).await
+        // The verification of a test organisation's is not needed: nothing is sent from it.
+        None if is_test || is_assumed => {
+            let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
+            Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
         }
+        mail_from => admin.add_at_ses(&organisation, &name, mail_from.as_ref()).await,
     }
 }
 
@@ -177,10 +173,8 @@ pub(super) async fn check(admin: &Admin, call: DomainCheck) -> Result<DomainChec
     // A domain that was withdrawn while SES was asked must not come back. The operator asks, so one
     // check is enough.
     for domain in admin.owned(&name).into_iter().filter(|domain| !admin.is_of_test(domain)) {
-        let (from, to) = match domain.state {
-            DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
-            state => (state, state_by(finding)),
-        };
+        let from = domain.state;
+        let to = if from == DomainState::Assumed { from } else { state_by(finding) };
         admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
     }
     admin.checked(&name, identity.as_ref())

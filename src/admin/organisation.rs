@@ -166,10 +166,8 @@ pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Orga
     ];
     let mut changes = Vec::new();
     for (period, text) in given {
-        match text {
-            Some(text) => changes.push((period, limit_of(period, &text)?)),
-            None if none => changes.push((period, None)),
-            None => {}
+        if let Some(text) = text.or_else(|| none.then(|| "none".to_owned())) {
+            changes.push((period, limit_of(period, &text)?));
         }
     }
     if changes.is_empty() {
