@@ -333,26 +333,18 @@ impl Admin {
     }
 
     fn filter(&self, call: &MessageList) -> Result<MessageFilter> {
-        let subject = call
-            .subject
-            .as_deref()
-            .map(|text| short(text, MAX_SEARCH_CHARS))
-            .transpose()?
-            .unwrap_or_default();
+        let subject = short(call.subject.as_deref().unwrap_or_default(), MAX_SEARCH_CHARS)?;
         let recipient =
             call.recipient.as_deref().map(|text| short(text, MAX_SEARCH_CHARS)).transpose()?;
         let search = call.search.as_deref().map(|text| short(text, MAX_KEY_CHARS)).transpose()?;
-        let status = |text| one_of(text, "a status", Status::ALL, Status::as_str);
+        let organisation = |name| self.organisation_or_removed(name);
+        let status = |text| one_of(text, "a status", &Status::ALL, Status::as_str);
         let outcome =
-            |text| one_of(text, "an outcome", MessageOutcome::ALL, MessageOutcome::as_str);
+            |text| one_of(text, "an outcome", &MessageOutcome::ALL, MessageOutcome::as_str);
         let read = |text| moment(text, self.clock.now());
         Ok(MessageFilter {
             before: call.before.as_deref().map(message_id).transpose()?,
-            organisation: call
-                .organisation
-                .as_deref()
-                .map(|name| self.organisation_or_removed(name))
-                .transpose()?,
+            organisation: call.organisation.as_deref().map(organisation).transpose()?,
             status: call.status.as_deref().map(status).transpose()?,
             outcome: call.outcome.as_deref().map(outcome).transpose()?,
             recipient_part: recipient.map(SearchText::new),
@@ -406,14 +398,9 @@ fn message_id(text: &str) -> Result<MessageId> {
     })
 }
 
-fn one_of<T: Copy, const N: usize>(
-    text: &str,
-    what: &str,
-    all: [T; N],
-    name: fn(T) -> &'static str,
-) -> Result<T> {
-    all.into_iter().find(|one| name(*one) == text).ok_or_else(|| {
-        let all = all.map(name).join(", ");
+fn one_of<T: Copy>(text: &str, what: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
+    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
+        let all = all.iter().copied().map(name).collect::<Vec<_>>().join(", ");
         Refusal::new(format!("{text:?} is not {what}; those there are: {all}"))
     })
 }
@@ -431,8 +418,12 @@ fn timelines(recipients: &[String], events: &[Event]) -> Vec<Timeline> {
             continue;
         }
         let own = events.iter().filter(|event| concerns(event, &address));
-        let events = own.map(RecipientEvent::from).collect();
-        timelines.push(Timeline { recipient: recipient.clone(), events });
+        let events = own.map(|event| RecipientEvent {
+            event_type: event.event_type().as_str().to_owned(),
+            occurred_at: event.occurred_at.to_string(),
+            detail: DetailView::from(&event.detail),
+        });
+        timelines.push(Timeline { recipient: recipient.clone(), events: events.collect() });
         known.push(address);
     }
     timelines
@@ -450,30 +441,14 @@ fn normal(recipient: &str) -> String {
 
 /// Returns what there is to say of an entry of a timeline beside its kind.
 fn explained(entry: &Entry) -> Option<Explained> {
-    let explanation = match entry {
-        Entry::Event(event) => Some(failure_explanations::of_event(event)),
+    let Explanation { topic, cause, advice } = match entry {
+        Entry::Event(event) => failure_explanations::of_event(event),
         Entry::Step(step) | Entry::EndAtUnknownTime(step) => {
-            step.failure.as_ref().map(|failure| failure_explanations::of_failure(failure.code))
+            failure_explanations::of_failure(step.failure.as_ref()?.code)
         }
-        Entry::Accepted(_) | Entry::Sent { .. } | Entry::Omitted(_) => None,
+        Entry::Accepted(_) | Entry::Sent { .. } | Entry::Omitted(_) => return None,
     };
-    explanation.map(Explained::from)
-}
-
-impl From<Explanation> for Explained {
-    fn from(Explanation { topic, cause, advice }: Explanation) -> Self {
-        Self { topic: topic.into(), cause: cause.into(), advice: advice.into() }
-    }
-}
-
-impl From<&Event> for RecipientEvent {
-    fn from(event: &Event) -> Self {
-        Self {
-            event_type: event.event_type().as_str().to_owned(),
-            occurred_at: event.occurred_at.to_string(),
-            detail: DetailView::from(&event.detail),
-        }
-    }
+    Some(Explained { topic: topic.into(), cause: cause.into(), advice: advice.into() })
 }
 
 #[cfg(test)]
