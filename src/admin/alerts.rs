@@ -16,18 +16,13 @@ pub struct AlertsTested {
     pub body: String,
 }
 
-impl From<TestAnswer> for AlertsTested {
-    fn from(TestAnswer { is_delivered, answer, took: _, body }: TestAnswer) -> Self {
-        Self { delivered: is_delivered, answer, body }
-    }
-}
-
 pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested> {
-    let answer = admin.facts()?.alerts.test().await;
-    answer.map(AlertsTested::from).ok_or_else(|| {
+    let tested = admin.facts()?.alerts.test().await;
+    let TestAnswer { is_delivered, answer, took: _, body } = tested.ok_or_else(|| {
         Refusal::new(
             "the service has no receiver of alerts: set alerts.url and alerts.secret_file, and have it \
              read its configuration again",
         )
-    })
+    })?;
+    Ok(AlertsTested { delivered: is_delivered, answer, body })
 }

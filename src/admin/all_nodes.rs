@@ -220,15 +220,15 @@ pub async fn answer_others(admin: Arc<Admin>) {
 
 async fn answer(admin: &Admin, request: &[u8]) -> Option<Vec<u8>> {
     let live = admin.live()?;
-    match serde_json::from_slice(request).ok()? {
+    let answer = match serde_json::from_slice(request).ok()? {
         NodeCall::Cancel { messages, why } => {
             let cancelled = live.cancel(messages.selection()?, why).await.ok()?;
             let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
-            written(&NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
+            serde_json::to_vec(&NodeCounts { cancelled, calls_under_way, not_pending, pending: 0 })
         }
         NodeCall::Count { messages } => {
             let pending = live.count(&messages.selection()?);
-            written(&NodeCounts { pending, ..NodeCounts::default() })
+            serde_json::to_vec(&NodeCounts { pending, ..NodeCounts::default() })
         }
         NodeCall::FollowPauses { organisation } => {
             // What this node last read may be older than the request.
@@ -236,13 +236,10 @@ async fn answer(admin: &Admin, request: &[u8]) -> Option<Vec<u8>> {
             let messages = live.follow_pauses(OrganisationId(organisation)).await;
             let PausedMessages { waiting, calls_under_way, first_end } = messages;
             let first_end = first_end.map(Timestamp::unix_millis);
-            written(&NodePaused { waiting, calls_under_way, first_end })
+            serde_json::to_vec(&NodePaused { waiting, calls_under_way, first_end })
         }
-    }
-}
-
-fn written(answer: &impl Serialize) -> Option<Vec<u8>> {
-    serde_json::to_vec(answer).ok()
+    };
+    answer.ok()
 }
 
 impl Messages {

@@ -139,12 +139,11 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
     let restarts = &facts.restarts;
     let check = check_installed_program().await?;
     facts.judge(&check)?;
-    let (pending, _) = running_program(admin)?;
-    if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
+    let pending = facts.bodies.queue.pending().messages;
+    if pending > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
         return Err(Refusal::new(format!(
-            "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
-             until they are sent, or stop the service, which sends what it can",
-            pending.pending_messages
+            "messages are pending ({pending}), and nothing keeps their bodies for the next program; \
+             wait until they are sent, or stop the service, which sends what it can"
         )));
     }
     if restarts.asked.send_replace(true) {
@@ -202,18 +201,14 @@ impl ServiceFacts {
     }
 }
 
-/// Returns the path of the program that this process executes, though another file may be there now.
-pub fn installed_program() -> io::Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    let bytes = path.as_os_str().as_bytes();
-    Ok(bytes.strip_suffix(DELETED).map_or(path.clone(), |bytes| OsStr::from_bytes(bytes).into()))
-}
-
-/// Returns the command line of this process for the installed program.
+/// Returns the command line of this process for the installed program: at the path of the program that
+/// this process executes, another file may be now.
 pub fn own_command_line() -> io::Result<Command> {
+    let path = std::env::current_exe()?.into_os_string();
+    let path = path.as_bytes().strip_suffix(DELETED).unwrap_or(path.as_bytes());
     let mut arguments = std::env::args_os().filter(|argument| argument != DROP_BODIES);
     let name = arguments.next();
-    let mut command = Command::new(installed_program()?);
+    let mut command = Command::new(OsStr::from_bytes(path));
     command.arg0(name.unwrap_or_default()).args(arguments);
     Ok(command)
 }

@@ -79,7 +79,7 @@ pub struct Suppressions {
     pub next: Option<SuppressionCursor>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppression {
     /// The name of the organisation; `None` for all of them.
     pub organisation: Option<String>,
@@ -218,22 +218,21 @@ pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppres
         organisation: scope.map(|organisation| organisation.0),
         address: address.as_str().to_owned(),
     });
-    let whole = page.suppressions.into_iter().map(|(scope, it)| {
-        let (reason, since) = (it.reason.as_str(), it.since.to_string());
-        (scope, it.address, reason, since, it.cause.map(|id| id.to_string()))
+    let whole = page.suppressions.iter();
+    let whole =
+        whole.map(|(scope, one)| (*scope, &one.address, admin.shown_suppression(*scope, one)));
+    let damaged = page.damaged.iter().map(|(scope, address)| {
+        let shown = Suppression {
+            organisation: scope.map(|number| admin.shown(number)),
+            address: address.to_string(),
+            reason: UNREADABLE.to_owned(),
+            ..Suppression::default()
+        };
+        (*scope, address, shown)
     });
-    let damaged = page.damaged.into_iter();
-    let damaged = damaged.map(|(scope, address)| (scope, address, UNREADABLE, String::new(), None));
     let mut rows: Vec<_> = whole.chain(damaged).collect();
-    rows.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    let shown = rows.into_iter().map(|(scope, address, reason, since, message)| Suppression {
-        organisation: scope.map(|number| admin.shown(number)),
-        address: address.to_string(),
-        reason: reason.to_owned(),
-        since,
-        message,
-    });
-    let suppressions = shown.collect();
+    rows.sort_by_key(|(scope, address, _)| (*scope, *address));
+    let suppressions = rows.into_iter().map(|(_, _, shown)| shown).collect();
     Ok(Suppressions { suppressions, next })
 }
 
