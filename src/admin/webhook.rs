@@ -15,8 +15,8 @@ use pillarbox_domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes
 use pillarbox_domain::id::MessageId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::webhook::{
-    EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint,
-    WebhookFormat, WebhookId, WebhookState, WebhookUrl,
+    EarlierSecrets, PausedBy, SigningSecret, Webhook as Endpoint, WebhookFormat, WebhookId,
+    WebhookState, WebhookUrl,
 };
 use pillarbox_records::views::resend::event_name;
 use pillarbox_store::{
@@ -291,21 +291,31 @@ pub(super) async fn deliveries(
     call: WebhookDeliveryList,
 ) -> Result<WebhookDeliveryPage> {
     let webhook = admin.webhook(call.id)?;
-    let mut deliveries = Vec::new();
+    let (mut deliveries, mut kept) = (Vec::new(), Vec::new());
     if call.which == WhichDeliveries::All {
-        let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
-        let recent = recent.unwrap_or_default();
+        let recent = admin.deliveries().map(|it| it.status(webhook.id).recent).unwrap_or_default();
         let taken = recent.iter().filter(|one| one.result == AttemptResult::Delivered);
         deliveries.extend(taken.rev().map(|one| delivered(one)));
         let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
-        for WaitingDelivery { due, delivery } in page.deliveries {
-            let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
-            one.next_attempt_at = Some(due.to_string());
-            deliveries.push(one);
-        }
+        kept.extend(
+            page.deliveries.into_iter().map(|one| ("waiting", one.delivery, Some(one.due))),
+        );
     }
-    for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
-        deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
+    let failed = admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await?;
+    kept.extend(failed.into_iter().map(|delivery| ("failed", delivery, None)));
+    for (state, delivery, due) in kept {
+        let (organisation, now) = (webhook.organisation, admin.clock.window_time());
+        let entry = admin.store.feed_entry(organisation, delivery.position, now).await?;
+        deliveries.push(WebhookDelivery {
+            state: state.to_owned(),
+            event: entry.as_ref().map(|entry| entry.id().to_string()),
+            event_type: entry.as_ref().map(|entry| entry.event_type().as_str().to_owned()),
+            message: entry.map(|entry| entry.message.id.to_string()),
+            attempts: delivery.attempts,
+            attempted_at: delivery.last.map(|(at, _)| at.to_string()),
+            answer: delivery.last.map(|(_, failure)| failure.to_string()),
+            next_attempt_at: due.map(|due| due.to_string()),
+        });
     }
     Ok(WebhookDeliveryPage { deliveries })
 }
@@ -350,26 +360,6 @@ impl Admin {
                 webhook.id
             ))),
         }
-    }
-
-    async fn redelivery(
-        &self,
-        webhook: &Endpoint,
-        state: &str,
-        delivery: Redelivery,
-    ) -> Result<WebhookDelivery> {
-        let (organisation, now) = (webhook.organisation, self.clock.window_time());
-        let entry = self.store.feed_entry(organisation, delivery.position, now).await?;
-        Ok(WebhookDelivery {
-            state: state.to_owned(),
-            event: entry.as_ref().map(|entry| entry.id().to_string()),
-            event_type: entry.as_ref().map(|entry| entry.event_type().as_str().to_owned()),
-            message: entry.map(|entry| entry.message.id.to_string()),
-            attempts: delivery.attempts,
-            attempted_at: delivery.last.map(|(at, _)| at.to_string()),
-            answer: delivery.last.map(|(_, failure)| failure.to_string()),
-            next_attempt_at: None,
-        })
     }
 
     async fn set_state(&self, id: u32, state: WebhookState) -> Result<Webhook> {
@@ -510,7 +500,6 @@ fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
         WebhookState::Paused { by: PausedBy::Operator, since } => ("paused", Some(since)),
         WebhookState::Paused { by: PausedBy::Endpoint, since } => ("gone", Some(since)),
     };
-    let now = admin.clock.now();
     // The newest signs the longest.
     let rotating = webhook.replaced.first().map(|replaced| replaced.until);
     Webhook {
@@ -522,7 +511,9 @@ fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
         state: state.to_owned(),
         paused_at: paused_at.map(|at| at.to_string()),
         created_at: webhook.created_at.to_string(),
-        rotating_until: rotating.filter(|until| now < *until).map(|at| at.to_string()),
+        rotating_until: rotating
+            .filter(|until| admin.clock.now() < *until)
+            .map(|at| at.to_string()),
         deliveries: admin.deliveries().map(|it| it.status(webhook.id).into()),
     }
 }
