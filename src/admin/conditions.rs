@@ -110,6 +110,14 @@ pub struct Affected {
     pub id: Option<OrganisationId>,
 }
 
+impl Affected {
+    /// Leaves only those that were accepted within the last day.
+    fn of_day(&mut self, now: Timestamp) {
+        // A condition that says something else every second could not be read.
+        self.from = Some(Hour::of(now.minus(DAY)).start().to_string());
+    }
+}
+
 /// Facts about a condition that only alerts use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlertFacts {
@@ -150,18 +158,6 @@ impl Condition {
             from: None,
             id: organisation.map(|(id, _)| id),
         })
-    }
-
-    /// As [`affects`](Self::affects), only those that were accepted within the last day.
-    fn affects_of_day(
-        &mut self,
-        outcome: MessageOutcome,
-        organisation: Option<(OrganisationId, &str)>,
-        now: Timestamp,
-    ) {
-        // A condition that says something else every second could not be read.
-        let from = Hour::of(now.minus(DAY)).start().to_string();
-        self.affects(outcome, organisation, None).from = Some(from);
     }
 
     /// The condition as alerts report it to operators.

@@ -22,7 +22,7 @@ use pillarbox_domain::webhook::{PausedBy, Webhook, WebhookState};
 use pillarbox_http::tls::CertificateFault;
 use pillarbox_queue::Fill;
 use pillarbox_runtime::error_chain::without_full_stop;
-use pillarbox_store::{CLOCKS_DIFFER, NodeState, SeenFrom, Standby};
+use pillarbox_store::{CLOCKS_DIFFER, EventBacklog, NodeState, SeenFrom, Standby};
 
 use Alerts::Rules;
 use MessageOutcome::{Bounced, Complained, Failed, Queued};
@@ -355,7 +355,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
                      from 5 % on");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).is_about(name).affects_of_day(Bounced, organisation, s.at);
+                found.says(message).is_about(name).affects(Bounced, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
@@ -369,7 +369,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
                      from 0.1 % on");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).is_about(name).affects_of_day(Complained, organisation, s.at);
+                found.says(message).is_about(name).affects(Complained, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
@@ -377,18 +377,15 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Delivery events could not be read in full and were set aside as dead letters",
         "List them: pillarbox dead-letter list. Suppress recipients that could not be read, and \
          find out what else writes to the queue; then clear the list: pillarbox dead-letter clear",
-        |s, found| {
-            let letters = s.stored.backlog.map_or(0, |backlog| backlog.dead_letters);
-            if letters > 0 {
-                let newest = s.stored.newest_letter.as_deref();
-                let kept = format!(
-                    "{} could not be read in full and {} set aside",
-                    several(letters, "delivery event"),
-                    if letters == 1 { "was" } else { "were" },
-                );
-                let newest = newest.map(|newest| format!("; the newest is {newest}"));
-                found.quotes(&kept, &newest.unwrap_or_default(), "");
-            }
+        |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
+            let kept = format!(
+                "{} could not be read in full and {} set aside",
+                several(letters, "delivery event"),
+                if letters == 1 { "was" } else { "were" },
+            );
+            let newest = s.stored.newest_letter.as_ref();
+            let newest = newest.map(|newest| format!("; the newest is {newest}"));
+            found.quotes(&kept, &newest.unwrap_or_default(), "");
         },
     ).found_by_each_node(),
     warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
@@ -676,7 +673,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let condition = found.says(format!("{messages} of {worst}{others} failed{LATELY_SAID}"));
             // The worst is another one in the next minute: there is one condition for all.
             condition.advice = condition.advice.replace("ORG", worst);
-            condition.affects_of_day(Failed, only, s.at);
+            condition.affects(Failed, only, None).of_day(s.at);
         },
     ),
 ];
