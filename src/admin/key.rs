@@ -69,17 +69,14 @@ pub struct Keys {
 }
 
 pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded> {
-    let KeyAdd { organisation, label, expires, scopes, domains, priority, message_expires_in } =
-        call;
-    let organisation = admin.organisation(&organisation)?;
-    if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
+    let organisation = admin.organisation(&call.organisation)?;
+    if call.label.chars().count() > MAX_LABEL_CHARS || call.label.chars().any(char::is_control) {
         return Err(Refusal::new(format!(
             "a key's name is at most {MAX_LABEL_CHARS} characters, none of them a control \
              character"
         )));
     }
-    let mut rights = rights(&scopes, &domains)?;
-    rights.defaults = defaults(priority.as_deref(), message_expires_in.as_deref())?;
+    let rights = rights(&call)?;
     if rights.defaults != MessageDefaults::default() {
         admin.require_no_node_before(FIRST_WITH_TERMS).await?;
     } else if rights != KeyRights::all() {
@@ -87,8 +84,8 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded> {
     }
     let key = ApiKey::generate()?;
     let now = admin.clock.now();
-    let expires_at = expires.map(|text| expiry(&text, now)).transpose()?;
-    let new = NewApiKey { label, expires_at, hash: key.hash(), rights };
+    let expires_at = call.expires.map(|text| expiry(&text, now)).transpose()?;
+    let new = NewApiKey { label: call.label, expires_at, hash: key.hash(), rights };
     let added = admin.store.add_api_key(organisation.id, new, now).await?;
     let entry = added.ok_or_else(|| Admin::gone(&organisation))?;
     Ok(in_clear(admin, &entry, &key))
@@ -116,8 +113,8 @@ fn in_clear(admin: &Admin, entry: &ApiKeyEntry, key: &ApiKey) -> KeyAdded {
     }
 }
 
-/// Reads the rights that a key gets. Without any scope it has all.
-fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights> {
+/// Reads the rights that a key gets, and what it says of its messages. Without any scope it has all.
+fn rights(call: &KeyAdd) -> Result<KeyRights> {
     let scope = |text: &String| {
         let scope = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
         scope.ok_or_else(|| {
@@ -127,26 +124,22 @@ fn rights(scopes: &[String], domains: &[String]) -> Result<KeyRights> {
     };
     let domain = |text: &String| domain_name(text).map(|name| name.as_str().to_owned());
     let mut rights = KeyRights::all();
-    if !scopes.is_empty() {
-        rights.scopes = scopes.iter().map(scope).collect::<Result<_, _>>()?;
+    if !call.scopes.is_empty() {
+        rights.scopes = call.scopes.iter().map(scope).collect::<Result<_, _>>()?;
     }
-    rights.domains = domains.iter().map(domain).collect::<Result<_, _>>()?;
+    rights.domains = call.domains.iter().map(domain).collect::<Result<_, _>>()?;
     if rights.domains.len() > MAX_DOMAINS {
         return Err(Refusal::new(format!("a key is for at most {MAX_DOMAINS} domains")));
     }
-    Ok(rights)
-}
-
-/// Reads what a key says of its messages.
-fn defaults(priority: Option<&str>, message_expires_in: Option<&str>) -> Result<MessageDefaults> {
-    let priority = priority.map_or(Ok(Priority::default()), |text| {
+    if let Some(text) = &call.priority {
         let known = Priority::ALL.into_iter().find(|priority| priority.as_str() == text);
-        known.ok_or_else(|| Refusal::new("the priority must be high or normal"))
-    })?;
-    let expires_in = message_expires_in.map(parse_expires_in).transpose();
-    let expires_in =
+        let unknown = || Refusal::new("the priority must be high or normal");
+        rights.defaults.priority = known.ok_or_else(unknown)?;
+    }
+    let expires_in = call.message_expires_in.as_deref().map(parse_expires_in).transpose();
+    rights.defaults.expires_in =
         expires_in.map_err(|error| Refusal::new(format!("the expiry of messages {error}")))?;
-    Ok(MessageDefaults { priority, expires_in })
+    Ok(rights)
 }
 
 fn unknown(id: u32) -> Refusal {
