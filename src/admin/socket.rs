@@ -102,10 +102,8 @@ impl Socket {
     /// Listens at `path`. Replaces a socket that a dead process left there, and refuses if anybody
     /// listens on it.
     pub async fn bind(path: &Path) -> Result<Self, BindError> {
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = parent.unwrap_or(Path::new("."));
         let failed = |source| BindError::Directory { path: path.to_owned(), source };
         let builder = &mut DirBuilder::new();
         builder.mode(DIRECTORY_MODE).recursive(true).create(directory).map_err(failed)?;
@@ -132,7 +130,6 @@ impl Socket {
         let made = (|| {
             let at = private.path().join("s");
             let listener = StdUnixListener::bind(&at)?;
-            listener.set_nonblocking(true)?;
             fs::set_permissions(&at, Permissions::from_mode(SOCKET_MODE))?;
             let metadata = fs::symlink_metadata(&at)?;
             fs::rename(&at, path)?;
@@ -149,8 +146,7 @@ impl Socket {
     ) -> Result<Self, BindError> {
         match taken {
             Some((listener, file)) if FileId::of(path).is_ok_and(|found| found == file) => {
-                let made = listener.set_nonblocking(true);
-                let made = made.and_then(|()| Self::new(listener, path, file));
+                let made = Self::new(listener, path, file);
                 made.map_err(|source| BindError::Bind { path: path.to_owned(), source })
             }
             Some(_) | None => Self::bind(path).await,
@@ -158,6 +154,7 @@ impl Socket {
     }
 
     fn new(listener: StdUnixListener, path: &Path, id: FileId) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let file = SocketFile { path: path.to_owned(), id, stays: Arc::default() };
         Ok(Self { listener, file })
@@ -231,12 +228,8 @@ async fn lock(directory: &Path) -> io::Result<File> {
 /// Returns whether a process listens on a socket. A process that is too busy to accept counts, and
 /// so does one that this user may not ask.
 async fn is_in_use(path: &Path) -> bool {
-    match UnixStream::connect(path).await {
-        Ok(_) => true,
-        Err(error) => {
-            !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
-        }
-    }
+    let connected = UnixStream::connect(path).await.map_err(|error| error.kind());
+    !matches!(connected, Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
 }
 
 /// Handler of the socket's requests.
