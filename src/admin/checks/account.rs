@@ -14,15 +14,13 @@ impl Examiner<'_> {
     pub(super) async fn account(&self) -> Vec<Finding> {
         match self.ses.account().await {
             Ok(account) => {
-                let engagement = match self.ses.configuration_set() {
-                    // The finding of the set itself comes first and covers this.
-                    Some(_) => None,
-                    None => engagement(&account),
-                };
-                [access(&account), sending(&account), quota(&account), own_list(&account)]
-                    .into_iter()
-                    .chain(engagement)
-                    .collect()
+                let mut findings =
+                    vec![access(&account), sending(&account), quota(&account), own_list(&account)];
+                // The finding of a set itself comes first and covers this.
+                if self.ses.configuration_set().is_none() {
+                    findings.extend(engagement(&account));
+                }
+                findings
             }
             Err(error) => vec![unanswered("SES account", "ses:GetAccount", &error)],
         }

@@ -141,14 +141,14 @@ fn node(node: &NodeStatus) -> Finding {
 /// Nodes that are behind the schema keep the next version from taking away what only they use.
 fn versions(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Option<Finding> {
     let schema = database.schema?;
-    let old: Vec<_> = nodes.iter().filter(|node| node.schema < schema).collect();
-    let names: Vec<_> = old.iter().map(|node| node.name.as_str()).collect();
+    let old = nodes.iter().filter(|node| node.schema < schema);
+    let old: Vec<_> = old.map(|node| node.name.as_str()).collect();
     (!old.is_empty()).then(|| {
         Finding::warning(
             "versions of nodes",
             format!(
                 "the database has schema {schema}, and an older pillarbox runs on: {}",
-                names.join(", ")
+                old.join(", ")
             ),
             "upgrade these nodes, one after the other",
         )

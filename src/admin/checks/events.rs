@@ -125,12 +125,8 @@ impl Examiner<'_> {
             .collect();
         let missing = |wanted: &[&str]| {
             let types = || enabled.iter().flat_map(|destination| &destination.matching_event_types);
-            let missing: Vec<_> = wanted
-                .iter()
-                .filter(|wanted| !types().any(|published| published == **wanted))
-                .map(|wanted| wanted.to_ascii_lowercase())
-                .collect();
-            missing.join(", ")
+            let missing = wanted.iter().filter(|wanted| !types().any(|it| it == **wanted));
+            missing.map(|wanted| wanted.to_ascii_lowercase()).collect::<Vec<_>>().join(", ")
         };
         let (needed, useful) = (missing(&NEEDED), missing(&USEFUL));
         Some(if enabled.is_empty() {
@@ -230,10 +226,8 @@ impl Examiner<'_> {
             }
             Err(error) => return vec![unanswered(ABOUT, ACTION, &error)],
         };
-        let (waiting, in_flight) = (
-            number(&attributes, "ApproximateNumberOfMessages"),
-            number(&attributes, "ApproximateNumberOfMessagesNotVisible"),
-        );
+        let waiting = number(&attributes, "ApproximateNumberOfMessages");
+        let in_flight = number(&attributes, "ApproximateNumberOfMessagesNotVisible");
         let message = format!("readable; {waiting} events waiting, {in_flight} being read");
         let depth = if waiting > LONG_QUEUE {
             let advice = "the service's log and pillarbox status say what delays it";
