@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Admin, DomainAdd, DomainCheck, DomainList, DomainRemove, Refusal, Result, domain_name,
 };
-use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::mailbox::DomainName;
 use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation::{
@@ -202,12 +201,11 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
              send it"
         ))
     })?;
-    let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled;
     Ok(DomainRemoved {
         organisation: organisation.name.as_str().to_owned(),
         domain: name.as_str().to_owned(),
-        messages_failed,
-        calls_under_way,
+        messages_failed: cancelled.cancelled,
+        calls_under_way: cancelled.calls_under_way,
         nodes_without_answer,
     })
 }

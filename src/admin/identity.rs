@@ -30,11 +30,9 @@ impl Identity {
     /// Returns whether a configuration's data directory is this service's: the same directory under
     /// any name, or a directory of the same path that was moved away or made anew meanwhile.
     pub fn works_on(&self, data_dir: &Path) -> bool {
-        if FileId::of(data_dir).is_ok_and(|configured| configured == self.id) {
-            return true;
-        }
         let path = fs::canonicalize(data_dir).or_else(|_| std::path::absolute(data_dir));
-        path.is_ok_and(|path| path == self.data_dir)
+        FileId::of(data_dir).is_ok_and(|configured| configured == self.id)
+            || path.is_ok_and(|path| path == self.data_dir)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     OrganisationRemove, OrganisationResume, OrganisationUsage, REMOVED_MARK, Refusal, Result,
     organisation_name,
 };
-use pillarbox_dispatch::{Cancelled, PausedMessages};
+use pillarbox_dispatch::PausedMessages;
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::message::Cancellation;
 use pillarbox_domain::organisation as domain;
@@ -232,13 +232,12 @@ pub(super) async fn remove(admin: &Admin, call: OrganisationRemove) -> Result<Or
              would send it"
         ))
     })?;
-    let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled;
     Ok(OrganisationRemoved {
         name: organisation.name.as_str().to_owned(),
         keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
         domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
-        messages_cancelled,
-        calls_under_way,
+        messages_cancelled: cancelled.cancelled,
+        calls_under_way: cancelled.calls_under_way,
         nodes_without_answer,
     })
 }
@@ -259,13 +258,12 @@ pub(super) async fn pause(admin: &Admin, call: OrganisationPause) -> Result<Orga
     let paused = admin.store.change_organisation(organisation.id, set).await?;
     let pause = paused.and_then(|one| one.pause).ok_or_else(|| Admin::gone(&organisation))?;
     let (messages, nodes_without_answer) = admin.follow_pauses(&organisation, "paused").await?;
-    let PausedMessages { waiting, calls_under_way, first_end } = messages;
     Ok(OrganisationPaused {
         name: organisation.name.as_str().to_owned(),
         paused: pause.into(),
-        messages_waiting: waiting,
-        calls_under_way,
-        first_end: first_end.map(|end| end.to_string()),
+        messages_waiting: messages.waiting,
+        calls_under_way: messages.calls_under_way,
+        first_end: messages.first_end.map(|end| end.to_string()),
         nodes_without_answer,
     })
 }

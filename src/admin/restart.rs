@@ -84,15 +84,6 @@ pub struct NodeDatabase {
     pub node: String,
 }
 
-impl NodeDatabase {
-    /// True if the other one may be the same: hosts come and go.
-    fn may_be(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.node == other.node
-            && self.hosts.iter().any(|host| other.hosts.contains(host))
-    }
-}
-
 /// Answer of programs that do not report whether they keep bodies.
 const fn keeps() -> bool {
     true
@@ -131,11 +122,12 @@ impl Restarts {
 }
 
 pub(super) fn running(admin: &Admin, _: &AskRunningProgram) -> Result<RunningProgram> {
-    Ok(running_program(admin)?.0)
+    Ok(admin.facts()?.program())
 }
 
 pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
-    let (from, facts) = running_program(admin)?;
+    let facts = admin.facts()?;
+    let from = facts.program();
     let restarts = &facts.restarts;
     let check = check_installed_program().await?;
     facts.judge(&check)?;
@@ -154,24 +146,26 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
     Ok(RestartBegun { from, to_version: check.version, is_supervised })
 }
 
-fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts)> {
-    let facts = admin.facts()?;
-    let program = RunningProgram {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        process: std::process::id(),
-        start: facts.restarts.start.clone(),
-        pending_messages: facts.bodies.queue.pending().messages,
-    };
-    Ok((program, facts))
-}
-
 impl ServiceFacts {
+    fn program(&self) -> RunningProgram {
+        RunningProgram {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: std::process::id(),
+            start: self.restarts.start.clone(),
+            pending_messages: self.bodies.queue.pending().messages,
+        }
+    }
+
     /// Refuses a program that cannot go on with what this one has.
     fn judge(&self, check: &ProgramCheck) -> Result<()> {
         let is_other = check.data_dir.as_ref().is_some_and(|dir| !self.identity.works_on(dir));
         let (own, next) = (&self.restarts.database, &check.database);
         let is_same_database = match (own, next) {
-            (Some(own), Some(next)) => own.may_be(next),
+            // Hosts come and go.
+            (Some(own), Some(next)) => {
+                (&own.name, &own.node) == (&next.name, &next.node)
+                    && own.hosts.iter().any(|host| next.hosts.contains(host))
+            }
             (own, next) => own == next,
         };
         if is_other || !is_same_database {

@@ -185,21 +185,17 @@ pub(super) async fn remove(admin: &Admin, call: SuppressionRemove) -> Result<Sup
 
 pub(super) async fn list(admin: &Admin, call: SuppressionList) -> Result<Suppressions> {
     let only = call.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
-    let start = match (&call.after, only) {
-        (Some(cursor), _) => Some((
-            cursor.organisation.map(OrganisationId),
-            SuppressedAddress::from_stored(&cursor.address),
-        )),
-        // Before the first address of the scope.
-        (None, Some(scope)) => Some((scope, SuppressedAddress::from_stored(""))),
-        (None, None) => None,
-    };
+    let after = call.after.as_ref().map(|after| {
+        (after.organisation.map(OrganisationId), SuppressedAddress::from_stored(&after.address))
+    });
+    // Before the first address of the scope.
+    let mut start = after.or_else(|| only.map(|it| (it, SuppressedAddress::from_stored(""))));
     let search = call.search.as_deref().map(SearchText::new);
     let is_wanted = |scope: Option<OrganisationId>, address: &SuppressedAddress| {
         only.is_none_or(|only| only == scope)
             && search.as_ref().is_none_or(|text| text.is_in(address.as_str()))
     };
-    let (mut start, mut looked_at) = (start, 0);
+    let mut looked_at = 0;
     // A search reads several pages, until it has found something or reached its limit.
     let (page, next) = loop {
         let from = start.as_ref().map(|(scope, address)| (*scope, address));
