@@ -15,10 +15,12 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use Source::{Counters, Gauge, Gauges};
+
 use crate::Parts;
-use pillarbox_admin::bodies::{Bodies, Keeper};
+use pillarbox_admin::bodies::Keeper;
 use pillarbox_admin::process::unix_seconds;
-use pillarbox_admin::snapshot::{CertificateState, NamedCounts, Snapshot, StoreHealth};
+use pillarbox_admin::snapshot::{NamedCounts, Snapshot, StoreHealth};
 use pillarbox_alerts::AlertsStatus;
 use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox_dispatch::quota::{AccountCheck, AccountFault};
@@ -28,7 +30,7 @@ use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::webhook::{PausedBy, Webhook, WebhookState};
 use pillarbox_http::connections::Closed;
 use pillarbox_store::organisation_counts::OrganisationCounts;
-use pillarbox_store::{DatabaseStatus, NodeState, SeenFrom, Standby};
+use pillarbox_store::{NodeState, SeenFrom, Standby};
 use pillarbox_webhooks::EndpointStatus;
 
 /// The format's media type.
@@ -82,13 +84,6 @@ fn name_counters_as_their_samples(text: &str) -> String {
     named
 }
 
-/// Metric that is read from the snapshot.
-struct Metric {
-    name: Text,
-    help: Text,
-    source: Source,
-}
-
 /// Source of a metric's samples.
 enum Source {
     /// Gauge of one sample, or of none if its value is not known.
@@ -102,218 +97,194 @@ enum Source {
 type Text = &'static str;
 type Labels = Vec<(Text, String)>;
 
-const fn gauge(name: Text, help: Text, value: fn(&Snapshot) -> Option<f64>) -> Metric {
-    Metric { name, help, source: Source::Gauge(value) }
-}
-
-const fn gauges(name: Text, help: Text, values: fn(&Snapshot) -> Vec<(Labels, f64)>) -> Metric {
-    Metric { name, help, source: Source::Gauges(values) }
-}
-
-const fn counters(name: Text, help: Text, values: fn(&Snapshot) -> Vec<(Labels, u64)>) -> Metric {
-    Metric { name, help, source: Source::Counters(values) }
-}
-
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
-static METRICS: [Metric; 75] = [
-    gauges("pillarbox_build_info", "Always 1; the label is the version that runs.",
-        |_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)]),
-    gauge("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
-        |s| Some(s.started)),
-    gauge("process_resident_memory_bytes", "Resident memory.",
-        |s| s.process.resident_bytes.and_then(count)),
-    gauge("process_open_fds", "Open file descriptors.",
-        |s| s.process.open_descriptors.and_then(count)),
-    gauge("process_max_fds", "Most file descriptors that the process may open.",
-        |s| s.process.max_descriptors.and_then(count)),
-    gauge("pillarbox_stopping", "1 while the service stops and refuses new messages.",
-        |s| flag(s.is_stopping)),
-    gauge("pillarbox_clock_jumped", "1 while the service does not trust the wall clock and purges nothing.",
-        |s| flag(s.clock_jump.is_some())),
+static METRICS: [(Text, Text, Source); 75] = [
+    ("pillarbox_build_info", "Always 1; the label is the version that runs.",
+        Gauges(|_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)])),
+    ("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
+        Gauge(|s| Some(s.started))),
+    ("process_resident_memory_bytes", "Resident memory.",
+        Gauge(|s| s.process.resident_bytes.and_then(count))),
+    ("process_open_fds", "Open file descriptors.",
+        Gauge(|s| s.process.open_descriptors.and_then(count))),
+    ("process_max_fds", "Most file descriptors that the process may open.",
+        Gauge(|s| s.process.max_descriptors.and_then(count))),
+    ("pillarbox_stopping", "1 while the service stops and refuses new messages.",
+        Gauge(|s| flag(s.is_stopping))),
+    ("pillarbox_clock_jumped", "1 while the service does not trust the wall clock and purges nothing.",
+        Gauge(|s| flag(s.clock_jump.is_some()))),
     // If the file is being opened again, what is in it is left out for the moment.
-    gauge("pillarbox_start_lost_messages", "Messages lost at a stop or a crash, until they are acknowledged.",
-        |s| s.stored.lost.ok().and_then(|lost| count(lost.map_or(0, |lost| lost.messages)))),
-    gauge("pillarbox_connections", "Open client connections of HTTP.",
-        |s| size(s.connections.http)),
-    gauge("pillarbox_smtp_connections", "Open connections of SMTP submission.",
-        |s| size(s.connections.smtp)),
-    gauge("pillarbox_max_connections", "Most client connections, of HTTP and SMTP together: max_connections.",
-        |s| size(s.connections.max)),
-    gauge("pillarbox_keyless_connections", "Open client connections without a valid key; at most half of max_connections.",
-        |s| size(s.connections.keyless)),
-    gauge("pillarbox_certificate_expiry_timestamp_seconds", "End of the client listener's certificate; absent without TLS.",
-        |s| certificate(s)?.expires_at.map(|at| unix_seconds(at.into()))),
-    gauge("pillarbox_certificate_renewal_timestamp_seconds", "Latest time to renew the certificate; absent without TLS.",
-        |s| certificate(s)?.renew_by.map(|at| unix_seconds(at.into()))),
-    gauge("pillarbox_certificate_refused", "1 while the new certificate cannot be used and the old one stays in use.",
-        |s| flag(certificate(s)?.is_refused)),
-    counters("pillarbox_closed_keyless_connections",
+    ("pillarbox_start_lost_messages", "Messages lost at a stop or a crash, until they are acknowledged.",
+        Gauge(|s| s.stored.lost.ok().and_then(|lost| count(lost.map_or(0, |lost| lost.messages))))),
+    ("pillarbox_connections", "Open client connections of HTTP.",
+        Gauge(|s| size(s.connections.http))),
+    ("pillarbox_smtp_connections", "Open connections of SMTP submission.",
+        Gauge(|s| size(s.connections.smtp))),
+    ("pillarbox_max_connections", "Most client connections, of HTTP and SMTP together: max_connections.",
+        Gauge(|s| size(s.connections.max))),
+    ("pillarbox_keyless_connections", "Open client connections without a valid key; at most half of max_connections.",
+        Gauge(|s| size(s.connections.keyless))),
+    ("pillarbox_certificate_expiry_timestamp_seconds", "End of the client listener's certificate; absent without TLS.",
+        Gauge(|s| s.certificate.as_ref()?.expires_at.map(|at| unix_seconds(at.into())))),
+    ("pillarbox_certificate_renewal_timestamp_seconds", "Latest time to renew the certificate; absent without TLS.",
+        Gauge(|s| s.certificate.as_ref()?.renew_by.map(|at| unix_seconds(at.into())))),
+    ("pillarbox_certificate_refused", "1 while the new certificate cannot be used and the old one stays in use.",
+        Gauge(|s| flag(s.certificate.as_ref()?.is_refused))),
+    ("pillarbox_closed_keyless_connections",
         "Client connections without a valid key that were closed to make room, by reason: idle and \
          incomplete ones made room for new ones, refused ones were new.",
-        |s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed))),
-    gauge("pillarbox_queue_messages", "Pending messages: accepted and not final.",
-        |s| size(s.sending.pending.messages)),
-    gauge("pillarbox_queue_paused_messages", "Pending messages that wait because an operator has paused their organisation.",
-        |s| size(s.sending.pending.paused)),
-    gauge("pillarbox_queue_in_flight_messages", "Pending messages whose call to the provider is under way.",
-        |s| size(s.sending.pending.in_flight)),
-    gauge("pillarbox_queue_bytes", "Memory that pending messages use.",
-        |s| size(s.sending.pending.bytes)),
-    gauge("pillarbox_queue_max_bytes", "Most memory that pending messages may use: sending.max_pending_bytes.",
-        |s| size(s.sending.max_pending_bytes)),
-    gauge("pillarbox_queue_share_ratio",
+        Counters(|s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed)))),
+    ("pillarbox_queue_messages", "Pending messages: accepted and not final.",
+        Gauge(|s| size(s.sending.pending.messages))),
+    ("pillarbox_queue_paused_messages", "Pending messages that wait because an operator has paused their organisation.",
+        Gauge(|s| size(s.sending.pending.paused))),
+    ("pillarbox_queue_in_flight_messages", "Pending messages whose call to the provider is under way.",
+        Gauge(|s| size(s.sending.pending.in_flight))),
+    ("pillarbox_queue_bytes", "Memory that pending messages use.",
+        Gauge(|s| size(s.sending.pending.bytes))),
+    ("pillarbox_queue_max_bytes", "Most memory that pending messages may use: sending.max_pending_bytes.",
+        Gauge(|s| size(s.sending.max_pending_bytes))),
+    ("pillarbox_queue_share_ratio",
         "Used part of the queue share of the organisation with the most pending bytes; from 1 on, \
          its new messages are refused.",
-        |s| Some(s.sending.greatest_share)),
-    gauge("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
-        |s| s.sending.rate.limit()),
-    gauge("pillarbox_send_rate_limit_recipients_per_second", "Limit of the sending rate without throttling; absent if there is no limit.",
-        |s| s.sending.rate_limit.limit()),
-    gauge("pillarbox_quota_recipients", "Quota of recipients in 24 hours; absent if it is not known.",
-        |s| Some(s.sending.quota?.max)),
-    gauge("pillarbox_quota_left_recipients", "Recipients that are left of the quota; absent if it is not known.",
-        |s| Some(s.sending.quota?.left)),
-    gauge("pillarbox_provider_slow",
+        Gauge(|s| Some(s.sending.greatest_share))),
+    ("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
+        Gauge(|s| s.sending.rate.limit())),
+    ("pillarbox_send_rate_limit_recipients_per_second", "Limit of the sending rate without throttling; absent if there is no limit.",
+        Gauge(|s| s.sending.rate_limit.limit())),
+    ("pillarbox_quota_recipients", "Quota of recipients in 24 hours; absent if it is not known.",
+        Gauge(|s| Some(s.sending.quota?.max))),
+    ("pillarbox_quota_left_recipients", "Recipients that are left of the quota; absent if it is not known.",
+        Gauge(|s| Some(s.sending.quota?.left))),
+    ("pillarbox_provider_slow",
         "1 while more than one call in twenty of the last 5 minutes, and at least 3, took over 2.5 seconds.",
-        |s| flag(s.sending.recent_calls.are_slow())),
-    gauge("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while others do not.",
-        |s| size(s.sending.paused_organisations.len())),
-    gauge("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
-        |s| size(s.paused_by_operators.len())),
-    gauge("pillarbox_paused_first_end_seconds",
+        Gauge(|s| flag(s.sending.recent_calls.are_slow()))),
+    ("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while others do not.",
+        Gauge(|s| size(s.sending.paused_organisations.len()))),
+    ("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
+        Gauge(|s| size(s.paused_by_operators.len()))),
+    ("pillarbox_paused_first_end_seconds",
         "Seconds until the first message fails of those whose organisation an operator has paused; \
          absent if none waits.",
-        |s| {
+        Gauge(|s| {
             let ends = s.paused_by_operators.iter().filter_map(|one| one.messages.first_end);
             let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
             Some(Duration::from_millis(left).as_secs_f64())
-        }),
-    gauge("pillarbox_held_refusals", "Identical refusals by the provider that make messages of an \
+        })),
+    ("pillarbox_held_refusals", "Identical refusals by the provider that make messages of an \
                                       organisation wait.",
-        |s| size(s.sending.held_refusals.len())),
-    gauge("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",
-        |s| size(s.sending.paused_domains.len())),
-    gauge("pillarbox_store_unrecorded_outcomes", "Outcomes of calls that wait until the store \
+        Gauge(|s| size(s.sending.held_refusals.len()))),
+    ("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",
+        Gauge(|s| size(s.sending.paused_domains.len()))),
+    ("pillarbox_store_unrecorded_outcomes", "Outcomes of calls that wait until the store \
                                                   accepts writes.",
-        |s| size(s.sending.unrecorded)),
-    gauges("pillarbox_provider_impaired", "1 for the cause of a pause of sending.",
-        |s| by("cause", Cause::ALL.map(|one| (one.code(), on(
-            matches!(s.sending.condition, BreakerState::Open { cause, .. } if cause == one)))))),
-    gauges("pillarbox_account_fault", "1 for the fault of the AWS credentials.",
-        |s| by("cause", AccountFault::ALL.map(|one| (one.code(), on(
-            matches!(s.account, AccountCheck::Failed { fault, .. } if fault == one)))))),
-    gauge("pillarbox_bodies", "Bodies of pending messages in memory.",
-        |s| size(bodies(s)?.count)),
-    gauge("pillarbox_bodies_bytes", "Bytes of the bodies, with the kept data of their messages.",
-        |s| count(bodies(s)?.bytes)),
-    gauge("pillarbox_bodies_memory_bytes", "Memory that the bodies take up.",
-        |s| count(bodies(s)?.memory_bytes)),
-    gauge("pillarbox_bodies_kept",
+        Gauge(|s| size(s.sending.unrecorded))),
+    ("pillarbox_provider_impaired", "1 for the cause of a pause of sending.",
+        Gauges(|s| by("cause", Cause::ALL.map(|one| (one.code(), on(
+            matches!(s.sending.condition, BreakerState::Open { cause, .. } if cause == one))))))),
+    ("pillarbox_account_fault", "1 for the fault of the AWS credentials.",
+        Gauges(|s| by("cause", AccountFault::ALL.map(|one| (one.code(), on(
+            matches!(s.account, AccountCheck::Failed { fault, .. } if fault == one))))))),
+    ("pillarbox_bodies", "Bodies of pending messages in memory.",
+        Gauge(|s| size(s.bodies.as_ref()?.count))),
+    ("pillarbox_bodies_bytes", "Bytes of the bodies, with the kept data of their messages.",
+        Gauge(|s| count(s.bodies.as_ref()?.bytes))),
+    ("pillarbox_bodies_memory_bytes", "Memory that the bodies take up.",
+        Gauge(|s| count(s.bodies.as_ref()?.memory_bytes))),
+    ("pillarbox_bodies_kept",
         "1 while the service manager keeps the bodies, so that they survive a restart and a crash.",
-        |s| flag(bodies(s)?.keeper == Keeper::ServiceManager)),
-    gauge("pillarbox_bodies_unusable", "1 while there are bodies of an earlier process that cannot be used.",
-        |s| flag(bodies(s)?.unreadable.is_some())),
-    gauge("pillarbox_start_survived_messages",
+        Gauge(|s| flag(s.bodies.as_ref()?.keeper == Keeper::ServiceManager))),
+    ("pillarbox_bodies_unusable", "1 while there are bodies of an earlier process that cannot be used.",
+        Gauge(|s| flag(s.bodies.as_ref()?.unreadable.is_some()))),
+    ("pillarbox_start_survived_messages",
         "Messages that were pending again at the last start, because their bodies had survived.",
-        |s| size(bodies(s)?.survived_messages)),
-    gauge("pillarbox_store_writable", "1 while the disk accepts writes.",
-        |s| flag(s.store != StoreHealth::Refusing)),
-    gauge("pillarbox_store_file_in_place",
+        Gauge(|s| size(s.bodies.as_ref()?.survived_messages))),
+    ("pillarbox_store_writable", "1 while the disk accepts writes.",
+        Gauge(|s| flag(s.store != StoreHealth::Refusing))),
+    ("pillarbox_store_file_in_place",
         "1 while the data file is at its path and nobody else has written to it.",
-        |s| flag(s.store.file_loss().is_none())),
-    gauge("pillarbox_store_file_bytes", "Size of the data file.",
-        |s| s.file_bytes.and_then(count)),
-    gauge("pillarbox_store_journal_bytes", "Bytes in the journal that are not in the data file yet.",
-        |s| count(s.journal_bytes)),
-    gauge("pillarbox_store_damaged_rows", "Rows of the data file that cannot be read and are left out.",
-        |s| size(s.damaged.len())),
-    gauge("pillarbox_store_oldest_record_timestamp_seconds",
+        Gauge(|s| flag(s.store.file_loss().is_none()))),
+    ("pillarbox_store_file_bytes", "Size of the data file.",
+        Gauge(|s| s.file_bytes.and_then(count))),
+    ("pillarbox_store_journal_bytes", "Bytes in the journal that are not in the data file yet.",
+        Gauge(|s| count(s.journal_bytes))),
+    ("pillarbox_store_damaged_rows", "Rows of the data file that cannot be read and are left out.",
+        Gauge(|s| size(s.damaged.len()))),
+    ("pillarbox_store_oldest_record_timestamp_seconds",
         "Time of the oldest record. Records are deleted after 90 days.",
-        |s| s.stored.oldest.map(|at| unix_seconds(at.into()))),
-    counters("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop.",
-        |s| s.task_faults.iter().map(|one| (vec![("task", one.task.to_owned())], one.count)).collect()),
-    gauges("pillarbox_nodes", "Nodes on the same store, by their state.", nodes),
-    gauge("pillarbox_node_share", "This node's part of the sending rate of all nodes, from 0 to 1.",
-        |s| s.nodes.iter().find(|node| node.seen_from == SeenFrom::Itself).map(|node| node.share)),
-    gauge("pillarbox_postgres_waits_for_standby", "1 while a commit waits for a synchronous standby.",
-        |s| flag(database(s)?.standby == Standby::Synchronous)),
-    gauge("pillarbox_postgres_standby_lost",
+        Gauge(|s| s.stored.oldest.map(|at| unix_seconds(at.into())))),
+    ("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop.",
+        Counters(|s| s.task_faults.iter().map(|one| (vec![("task", one.task.to_owned())], one.count)).collect())),
+    ("pillarbox_nodes", "Nodes on the same store, by their state.", Gauges(nodes)),
+    ("pillarbox_node_share", "This node's part of the sending rate of all nodes, from 0 to 1.",
+        Gauge(|s| s.nodes.iter().find(|node| node.seen_from == SeenFrom::Itself).map(|node| node.share))),
+    ("pillarbox_postgres_waits_for_standby", "1 while a commit waits for a synchronous standby.",
+        Gauge(|s| flag(s.database.as_ref()?.standby == Standby::Synchronous))),
+    ("pillarbox_postgres_standby_lost",
         "1 while no commit waits for a standby, but one did since this process started.",
-        |s| flag(database(s)?.standby == Standby::Lost)),
-    gauge("pillarbox_postgres_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
-        |s| Some(millis_as_seconds(database(s)?.clock_offset_millis))),
-    gauge("pillarbox_postgres_transactions_behind",
+        Gauge(|s| flag(s.database.as_ref()?.standby == Standby::Lost))),
+    ("pillarbox_postgres_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
+        Gauge(|s| Some(millis_as_seconds(s.database.as_ref()?.clock_offset_millis)))),
+    ("pillarbox_postgres_transactions_behind",
         "Transactions since the oldest that a snapshot or a replication slot still needs.",
-        |s| count(database(s)?.transactions_behind.unsigned_abs())),
-    gauge("pillarbox_events_available", "1 while the service can receive events from the queue.",
-        |s| flag(s.events_trouble.is_none())),
-    gauge("pillarbox_unmatched_events",
+        Gauge(|s| count(s.database.as_ref()?.transactions_behind.unsigned_abs()))),
+    ("pillarbox_events_available", "1 while the service can receive events from the queue.",
+        Gauge(|s| flag(s.events_trouble.is_none()))),
+    ("pillarbox_unmatched_events",
         "Stored events about messages that have no record; each is kept for a day.",
-        |s| count(s.stored.backlog?.unmatched)),
-    gauge("pillarbox_dead_letters", "Stored event documents that could not be read.",
-        |s| count(s.stored.backlog?.dead_letters)),
-    gauges("pillarbox_organisation_limit_ratio",
-        "Used part of a limit that was set for an organisation, by period.", limit_ratios),
-    counters("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
-        |s| organisations(s, |one| one.accepted)),
-    counters("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
-        |s| organisations(s, |one| one.sent)),
-    counters("pillarbox_organisation_sent_recipients", "Recipients of the messages that the provider accepted.",
-        |s| organisations(s, |one| one.sent_recipients)),
-    counters("pillarbox_organisation_failed_messages", "Failed messages, without those that were cancelled.",
-        |s| organisations(s, |one| one.failed)),
-    counters("pillarbox_organisation_cancelled_messages", "Messages that an operator or their application cancelled.",
-        |s| organisations(s, |one| one.cancelled)),
-    counters("pillarbox_organisation_suppressed_messages", "Messages not sent because a recipient became suppressed.",
-        |s| organisations(s, |one| one.suppressed)),
-    counters("pillarbox_organisation_hard_bounced_recipients", "Recipients with a permanent bounce.",
-        |s| organisations(s, |one| one.hard_bounces)),
-    counters("pillarbox_organisation_events", "Delivery events, repeats not counted.",
-        |s| s.organisations().into_iter().flat_map(|one| EventType::ALL.map(|event_type| {
+        Gauge(|s| count(s.stored.backlog?.unmatched))),
+    ("pillarbox_dead_letters", "Stored event documents that could not be read.",
+        Gauge(|s| count(s.stored.backlog?.dead_letters))),
+    ("pillarbox_organisation_limit_ratio",
+        "Used part of a limit that was set for an organisation, by period.", Gauges(limit_ratios)),
+    ("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
+        Counters(|s| organisations(s, |one| one.accepted))),
+    ("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
+        Counters(|s| organisations(s, |one| one.sent))),
+    ("pillarbox_organisation_sent_recipients", "Recipients of the messages that the provider accepted.",
+        Counters(|s| organisations(s, |one| one.sent_recipients))),
+    ("pillarbox_organisation_failed_messages", "Failed messages, without those that were cancelled.",
+        Counters(|s| organisations(s, |one| one.failed))),
+    ("pillarbox_organisation_cancelled_messages", "Messages that an operator or their application cancelled.",
+        Counters(|s| organisations(s, |one| one.cancelled))),
+    ("pillarbox_organisation_suppressed_messages", "Messages not sent because a recipient became suppressed.",
+        Counters(|s| organisations(s, |one| one.suppressed))),
+    ("pillarbox_organisation_hard_bounced_recipients", "Recipients with a permanent bounce.",
+        Counters(|s| organisations(s, |one| one.hard_bounces))),
+    ("pillarbox_organisation_events", "Delivery events, repeats not counted.",
+        Counters(|s| s.organisations().into_iter().flat_map(|one| EventType::ALL.map(|event_type| {
             let mut labels = labels_of(&one);
             labels.push(("type", event_type.as_str().to_owned()));
             (labels, one.counts.events(event_type))
-        })).collect()),
-    gauges("pillarbox_webhook_failing", "1 while the last attempts to deliver to the endpoint failed.",
-        |s| endpoints(s, |hook, status| on(hook.state == WebhookState::Active && status.is_failing()))),
-    gauges("pillarbox_webhook_gone", "1 while the endpoint is paused because it answered 410.",
-        |s| endpoints(s, |hook, _| on(matches!(hook.state, WebhookState::Paused { by: PausedBy::Endpoint, .. })))),
-    gauges("pillarbox_webhook_in_flight", "Attempts to deliver to the endpoint that are under way.",
-        |s| endpoints(s, |_, status| float(status.in_flight as u64))),
-    gauges("pillarbox_webhook_waiting_deliveries",
+        })).collect())),
+    ("pillarbox_webhook_failing", "1 while the last attempts to deliver to the endpoint failed.",
+        Gauges(|s| endpoints(s, |hook, status| on(hook.state == WebhookState::Active && status.is_failing())))),
+    ("pillarbox_webhook_gone", "1 while the endpoint is paused because it answered 410.",
+        Gauges(|s| endpoints(s, |hook, _| on(matches!(hook.state, WebhookState::Paused { by: PausedBy::Endpoint, .. }))))),
+    ("pillarbox_webhook_in_flight", "Attempts to deliver to the endpoint that are under way.",
+        Gauges(|s| endpoints(s, |_, status| float(status.in_flight as u64)))),
+    ("pillarbox_webhook_waiting_deliveries",
         "Deliveries to the endpoint that failed and wait for their next attempt.",
-        |s| endpoints(s, |_, status| float(status.waiting))),
-    gauges("pillarbox_webhook_behind_seconds", "Age of the oldest event without an attempt.",
-        |s| endpoints(s, |_, status| {
+        Gauges(|s| endpoints(s, |_, status| float(status.waiting)))),
+    ("pillarbox_webhook_behind_seconds", "Age of the oldest event without an attempt.",
+        Gauges(|s| endpoints(s, |_, status| {
             let since = status.behind_since.unwrap_or(s.at).unix_millis();
             Duration::from_millis(s.at.unix_millis().saturating_sub(since)).as_secs_f64()
-        })),
-    counters("pillarbox_webhook_attempts",
+        }))),
+    ("pillarbox_webhook_attempts",
         "Attempts to deliver to the endpoint, by their outcome. Of those that failed, the last of a \
-         delivery counts as failed and the others as retried.", webhook_attempts),
-    gauge("pillarbox_alerts_failing",
+         delivery counts as failed and the others as retried.", Counters(webhook_attempts)),
+    ("pillarbox_alerts_failing",
         "1 while the last attempts to post alerts failed.",
-        |s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing))),
-    gauge("pillarbox_alerts_waiting", "Alerts that the receiver has not accepted yet.",
-        |s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting))),
-    counters("pillarbox_alert_attempts",
+        Gauge(|s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing)))),
+    ("pillarbox_alerts_waiting", "Alerts that the receiver has not accepted yet.",
+        Gauge(|s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting)))),
+    ("pillarbox_alert_attempts",
         "Attempts to post alerts, by their outcome. Of those that failed, the last of an alert counts \
-         as failed and the others as retried.", alert_attempts),
+         as failed and the others as retried.", Counters(alert_attempts)),
 ];
 const _: () = assert!(RECORD_RETENTION_DAYS == 90, "the help of a metric says it");
-
-fn certificate(s: &Snapshot) -> Option<&CertificateState> {
-    s.certificate.as_ref()
-}
-
-fn bodies(s: &Snapshot) -> Option<&Bodies> {
-    s.bodies.as_ref()
-}
-
-fn database(s: &Snapshot) -> Option<&DatabaseStatus> {
-    s.database.as_ref()
-}
 
 fn limit_ratios(s: &Snapshot) -> Vec<(Labels, f64)> {
     let labelled = s.limit_ratios().into_iter().map(|(id, period, ratio)| {
@@ -354,34 +325,32 @@ fn labels_of(one: &NamedCounts) -> Labels {
     labels
 }
 
-fn endpoints(s: &Snapshot, value: impl Fn(&Webhook, &EndpointStatus) -> f64) -> Vec<(Labels, f64)> {
-    let endpoints = s.endpoints.iter().take(MAX_WEBHOOKS);
-    endpoints.map(|(webhook, status)| (endpoint(s, webhook), value(webhook, status))).collect()
-}
-
-fn endpoint(s: &Snapshot, webhook: &Webhook) -> Labels {
-    vec![("organisation", s.name(webhook.organisation)), ("webhook", webhook.id.to_string())]
+fn endpoints<V>(s: &Snapshot, value: impl Fn(&Webhook, &EndpointStatus) -> V) -> Vec<(Labels, V)> {
+    let samples = s.endpoints.iter().take(MAX_WEBHOOKS).map(|(webhook, status)| {
+        let (organisation, id) = (s.name(webhook.organisation), webhook.id.to_string());
+        (vec![("organisation", organisation), ("webhook", id)], value(webhook, status))
+    });
+    samples.collect()
 }
 
 fn webhook_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
-    let endpoints = s.endpoints.iter().take(MAX_WEBHOOKS);
-    let attempts = endpoints.flat_map(|(webhook, status)| {
-        let outcomes = [
-            ("delivered", status.delivered),
-            ("retried", status.retried),
-            ("failed", status.failed),
-        ];
-        outcomes.map(|(outcome, attempts)| {
-            let mut labels = endpoint(s, webhook);
-            labels.push(("outcome", outcome.to_owned()));
-            (labels, attempts)
-        })
+    let attempts = endpoints(s, |_, status| {
+        let EndpointStatus { delivered, retried, failed, .. } = *status;
+        by_outcome(delivered, retried, failed)
     });
-    attempts.collect()
+    let samples = attempts.into_iter().flat_map(|(endpoint, attempts)| {
+        attempts.into_iter().map(move |(outcome, count)| ([&*endpoint, &outcome].concat(), count))
+    });
+    samples.collect()
 }
 
 fn alert_attempts(s: &Snapshot) -> Vec<(Labels, u64)> {
     let AlertsStatus { delivered, retried, failed, .. } = s.alerts.clone().unwrap_or_default();
+    by_outcome(delivered, retried, failed)
+}
+
+/// Attempts of deliveries by their outcome.
+fn by_outcome(delivered: u64, retried: u64, failed: u64) -> Vec<(Labels, u64)> {
     by("outcome", [("delivered", delivered), ("retried", retried), ("failed", failed)])
 }
 
@@ -424,23 +393,23 @@ struct Read(Snapshot);
 
 impl Collector for Read {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        for Metric { name, help, source } in &METRICS {
+        for (name, help, source) in &METRICS {
             let kind = match source {
-                Source::Gauge(_) | Source::Gauges(_) => MetricType::Gauge,
-                Source::Counters(_) => MetricType::Counter,
+                Gauge(_) | Gauges(_) => MetricType::Gauge,
+                Counters(_) => MetricType::Counter,
             };
             // A metric without a sample is named all the same.
             let mut family = to.encode_descriptor(name, help, None, kind)?;
             match source {
-                Source::Gauge(value) => {
+                Gauge(value) => {
                     value(&self.0).map_or(Ok(()), |value| ConstGauge::new(value).encode(family))?;
                 }
-                Source::Gauges(values) => {
+                Gauges(values) => {
                     for (labels, value) in values(&self.0) {
                         ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
                     }
                 }
-                Source::Counters(values) => {
+                Counters(values) => {
                     for (labels, value) in values(&self.0) {
                         ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
                     }
@@ -460,8 +429,8 @@ mod tests {
 
     #[test]
     fn help_is_a_sentence() {
-        let others = METRICS.iter().filter(|metric| !metric.help.ends_with('.'));
-        assert_eq!(others.map(|metric| metric.name).collect::<Vec<_>>(), [""; 0]);
+        let others = METRICS.iter().filter(|(_, help, _)| !help.ends_with('.'));
+        assert_eq!(others.map(|(name, ..)| *name).collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]
