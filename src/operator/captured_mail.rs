@@ -16,7 +16,6 @@ use serde::Serialize;
 
 use crate::key::PageKey;
 use crate::{HTML, page_json, page_response};
-use pillarbox_domain::time::Timestamp;
 use pillarbox_http::body::ResponseBody;
 use pillarbox_http::rejection::Rejection;
 
@@ -60,8 +59,7 @@ pub struct Summary {
     /// The id that the provider gave it.
     pub id: String,
     /// Time at which it was caught.
-    #[serde(serialize_with = "as_text")]
-    pub caught_at: Timestamp,
+    pub caught_at: String,
     /// The sender, as the provider was given it.
     pub from: String,
     /// The recipients in To, likewise.
@@ -99,7 +97,8 @@ pub struct Caught {
 }
 
 /// A file that came with a message.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CaughtFile {
     /// Name of the file.
     pub name: String,
@@ -108,6 +107,7 @@ pub struct CaughtFile {
     /// The name by which the HTML shows it.
     pub content_id: Option<String>,
     /// Content of the file.
+    #[serde(skip)]
     pub content: Bytes,
 }
 
@@ -119,21 +119,19 @@ struct Listing {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
     #[serde(flatten)]
-    caught: Caught,
+    caught: &'a Caught,
     /// Path of its HTML, as a document to be framed.
     frame: Option<String>,
-    files: Vec<FileLink>,
+    files: Vec<FileLink<'a>>,
 }
 
 /// A file in a document.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FileLink {
-    name: String,
-    media_type: Option<String>,
-    content_id: Option<String>,
+struct FileLink<'a> {
+    #[serde(flatten)]
+    file: &'a CaughtFile,
     /// Size of the file, in bytes.
     size: usize,
     /// Path at which it can be downloaded.
@@ -159,17 +157,14 @@ pub(super) enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The path below `/page/caught`.
-    pub(super) fn of(rest: &'a str) -> Option<Self> {
-        if rest.is_empty() {
-            return Some(Self::List);
-        }
-        let rest = rest.strip_prefix('/')?;
-        Some(match rest.rsplit_once('/') {
+    /// The path of what is below `/page/caught`.
+    pub(super) fn of(rest: Option<&'a str>) -> Self {
+        let Some(rest) = rest else { return Self::List };
+        match rest.rsplit_once('/') {
             Some((place, ticket)) if place.contains('/') => Self::File { place, ticket },
             Some((id, ticket)) => Self::Frame { id, ticket },
             None => Self::Message(rest),
-        })
+        }
     }
 }
 
@@ -190,25 +185,21 @@ pub(super) fn answer(
         }
         Path::Message(id) => {
             let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
-            let address = || format!("/page/caught/{id}/{}", key.ticket(id));
-            let frame = caught.html.is_some().then(address);
+            let frame =
+                caught.html.as_ref().map(|_| format!("/page/caught/{id}/{}", key.ticket(id)));
             let files = caught.files.iter().enumerate().map(|(number, file)| {
                 let place = format!("{id}/{number}");
-                FileLink {
-                    name: file.name.clone(),
-                    media_type: file.media_type.clone(),
-                    content_id: file.content_id.clone(),
-                    size: file.content.len(),
-                    download: format!("/page/caught/{place}/{}", key.ticket(&place)),
-                }
+                let download = format!("/page/caught/{place}/{}", key.ticket(&place));
+                FileLink { file, size: file.content.len(), download }
             });
             let files = files.collect();
-            Ok(page_json(StatusCode::OK, &Document { caught, frame, files }))
+            Ok(page_json(StatusCode::OK, &Document { caught: &caught, frame, files }))
         }
         Path::Frame { id, .. } => {
             let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
             let html = caught.html.ok_or(Rejection::NotFound)?;
-            Ok(frame(&show_images(&sanitize(&html), &caught.files)))
+            let html = show_images(&sanitize(&html), &caught.files);
+            Ok(acting_nowhere(HTML, POLICY, html, PREFETCH))
         }
         Path::File { place, .. } => {
             let (id, number) = place.split_once('/').ok_or(Rejection::NotFound)?;
@@ -221,27 +212,23 @@ pub(super) fn answer(
 
 /// A file that browsers keep and do not show: no file of any type acts here.
 fn download(file: &CaughtFile) -> Response<ResponseBody> {
-    let body = Full::from(file.content.clone()).into();
-    let mut response = page_response(StatusCode::OK, FILE, body);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FILE_POLICY));
     let name = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
     let disposition = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{name}"));
-    headers.insert(CONTENT_DISPOSITION, disposition.expect("percent encoding is ASCII"));
-    response
+    let disposition = disposition.expect("percent encoding is ASCII");
+    acting_nowhere(FILE, FILE_POLICY, file.content.clone(), (CONTENT_DISPOSITION, disposition))
 }
 
-fn frame(html: &str) -> Response<ResponseBody> {
-    let body = Full::from(html.to_owned().into_bytes()).into();
-    let mut response = page_response(StatusCode::OK, HTML, body);
+/// Returns a part of a message with a policy of its own, and another header.
+fn acting_nowhere(
+    media_type: &'static str,
+    policy: &'static str,
+    content: impl Into<Bytes>,
+    (name, value): (HeaderName, HeaderValue),
+) -> Response<ResponseBody> {
+    let body = Full::from(content.into()).into();
+    let mut response = page_response(StatusCode::OK, media_type, body);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    let (name, value) = PREFETCH;
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     headers.insert(name, value);
     response
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn as_text<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(at)
 }

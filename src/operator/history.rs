@@ -11,14 +11,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::Parts;
-use pillarbox_admin::shown_name;
 use pillarbox_admin::snapshot::NamedCounts;
+use pillarbox_admin::{Refusal, shown_name};
 use pillarbox_domain::history::{Hour, HourSteps};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::time::Timestamp;
 use pillarbox_domain::worded;
+use pillarbox_store::History;
 use pillarbox_store::organisation_counts::OrganisationCounts;
-use pillarbox_store::{History, ListError};
 
 /// The most organisations with series of their own.
 const MAX_ORGANISATIONS: usize = 20;
@@ -30,7 +30,7 @@ const HOUR_STEP: Duration = Duration::from_mins(1);
 worded! {
     /// A range up to now.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) enum Range {
+    enum Range {
         Minutes5 = "5m",
         Hour1 = "1h",
         Day1 = "1d",
@@ -42,7 +42,7 @@ worded! {
 
 impl Range {
     /// Reads a range by its word; the error says which there are.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
             let all = Self::ALL.map(Self::as_str).join(", ");
             format!("{text:?} is not a range; those there are: {all}")
@@ -84,10 +84,10 @@ fn series(parts: &Parts, start: Timestamp, step_seconds: u64, history: &History)
 pub(super) async fn answer(
     parts: &Parts,
     recent: &RecentHistory,
-    range: Range,
-) -> Result<Value, ListError> {
+    range: &str,
+) -> Result<Value, Refusal> {
     let hour = Hour::of(parts.clock.now());
-    let steps = match range {
+    let steps = match Range::parse(range).map_err(|message| Refusal { message })? {
         Range::Minutes5 => return Ok(recent.lock().minutes.answer(parts)),
         Range::Hour1 => return Ok(recent.lock().hour.answer(parts)),
         Range::Day1 => HourSteps::until(hour, 1, 24),
@@ -186,18 +186,17 @@ impl Steps {
 
     /// Counts of all organisations, and those of each of the ones with the most mail.
     fn counts(&self) -> History {
-        let nothing = vec![OrganisationCounts::default(); self.positions()];
+        let positions = usize::try_from(self.last - self.first() + 1).expect("there are few");
+        let nothing = vec![OrganisationCounts::default(); positions];
         let mut all = Accounts::new();
         for (id, counts) in self.counted.iter().flat_map(|(_, step)| step) {
             let sum = all.entry(*id).or_default();
             *sum = sum.plus(counts);
         }
-        let mut by_mail: Vec<_> =
-            all.into_iter().filter_map(|(id, sum)| Some((id?, sum))).collect();
+        let mut by_mail: Vec<_> = all.into_iter().collect();
         by_mail.sort_by_key(|(_, sum)| Reverse(sum.accepted + sum.sent));
-        let first = by_mail.into_iter().take(MAX_ORGANISATIONS);
-        let mut organisations: BTreeMap<_, _> =
-            first.map(|(id, _)| (id, nothing.clone())).collect();
+        let first = by_mail.into_iter().filter_map(|(id, _)| id).take(MAX_ORGANISATIONS);
+        let mut organisations: BTreeMap<_, _> = first.map(|id| (id, nothing.clone())).collect();
         let mut total = nothing;
         for (number, step) in &self.counted {
             let position = number.checked_sub(self.first()).and_then(|n| usize::try_from(n).ok());
@@ -212,10 +211,6 @@ impl Steps {
             }
         }
         History { total, organisations }
-    }
-
-    fn positions(&self) -> usize {
-        usize::try_from(self.last - self.first() + 1).expect("there are few")
     }
 
     fn answer(&self, parts: &Parts) -> Value {

@@ -14,10 +14,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::history::{self, Range};
 use crate::key::reached;
 use crate::sign_in::NotSignedIn;
-use crate::{HTML, Operator, Parts, captured_mail, live, organisations, page_json, page_response};
+use crate::{
+    HTML, Operator, Parts, captured_mail, history, live, organisations, page_json, page_response,
+};
 use pillarbox_admin::suppression::SuppressionCursor;
 use pillarbox_admin::{
     Admin, Call, DeadLetterList, DeadLetterShow, KeyList, MessageList, MessageShow, Refusal,
@@ -93,37 +94,30 @@ impl<'a> Path<'a> {
         if let Some(&(_, media_type, text)) = FILES.iter().find(|(known, ..)| *known == path) {
             return Some(Self::File { media_type, text });
         }
-        match path {
-            "/page/live" => Some(Self::Live),
-            "/page/messages" => Some(Self::Messages),
-            "/page/suppressions" => Some(Self::Suppressions),
-            "/page/webhooks" => Some(Self::Webhooks),
-            "/page/organisations" => Some(Self::Organisations),
-            "/page/counts" => Some(Self::Counts),
-            "/page/keys" => Some(Self::Keys),
-            "/page/domains" => Some(Self::Domains),
-            "/page/documents" => Some(Self::Documents),
-            "/page/history" => Some(Self::History),
-            "/page/first-steps" => Some(Self::FirstSteps),
-            "/page/help" => Some(Self::Help),
-            "/page/session" => Some(Self::Session),
-            _ => match path.strip_prefix("/page/caught") {
-                Some(rest) => captured_mail::Path::of(rest).map(Self::Caught),
-                None => Self::of_one(path.strip_prefix("/page/")?),
-            },
-        }
-    }
-
-    /// The path of one thing of its kind.
-    fn of_one(path: &'a str) -> Option<Self> {
-        let (kind, name) = path.split_once('/')?;
-        match kind {
-            "messages" => Some(Self::Message(name)),
-            "webhooks" => Some(Self::Webhook(name)),
-            "domains" => Some(Self::Domain(name)),
-            "documents" => Some(Self::Document(name)),
-            _ => None,
-        }
+        let rest = path.strip_prefix("/page/")?;
+        let (kind, name) =
+            rest.split_once('/').map_or((rest, None), |(kind, one)| (kind, Some(one)));
+        Some(match (kind, name) {
+            ("live", None) => Self::Live,
+            ("messages", None) => Self::Messages,
+            ("messages", Some(id)) => Self::Message(id),
+            ("counts", None) => Self::Counts,
+            ("suppressions", None) => Self::Suppressions,
+            ("webhooks", None) => Self::Webhooks,
+            ("webhooks", Some(id)) => Self::Webhook(id),
+            ("organisations", None) => Self::Organisations,
+            ("keys", None) => Self::Keys,
+            ("domains", None) => Self::Domains,
+            ("domains", Some(name)) => Self::Domain(name),
+            ("documents", None) => Self::Documents,
+            ("documents", Some(id)) => Self::Document(id),
+            ("history", None) => Self::History,
+            ("first-steps", None) => Self::FirstSteps,
+            ("help", None) => Self::Help,
+            ("session", None) => Self::Session,
+            ("caught", rest) => Self::Caught(captured_mail::Path::of(rest)),
+            _ => return None,
+        })
     }
 }
 
@@ -140,12 +134,10 @@ impl Operator {
             return Ok(page_response(StatusCode::OK, media_type, Full::from(text).into()));
         }
         let is_opened = match path {
-            Path::Caught(captured_mail::Path::Frame { id, ticket }) => {
-                self.key.opens_with_ticket(id, ticket)
-            }
-            Path::Caught(captured_mail::Path::File { place, ticket }) => {
-                self.key.opens_with_ticket(place, ticket)
-            }
+            Path::Caught(
+                captured_mail::Path::Frame { id: place, ticket }
+                | captured_mail::Path::File { place, ticket },
+            ) => self.key.opens_with_ticket(place, ticket),
             _ => self.is_opened(headers, peer),
         };
         if !is_opened {
@@ -159,8 +151,7 @@ impl Operator {
                 page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
-                let (only, catcher) =
-                    (parameter(uri, "organisation"), self.observer.parts.catcher.get());
+                let (only, catcher) = (parameter(uri, "organisation"), parts.catcher.get());
                 return captured_mail::answer(path, only.as_deref(), catcher, &self.key);
             }
             Path::Message(id) => answered(&MessageShow { id: id.to_owned() }.answer(admin).await),
@@ -200,13 +191,7 @@ impl Operator {
             }
             Path::History => {
                 let range = parameter(uri, "range").unwrap_or_else(|| "1d".to_owned());
-                answered(&match Range::parse(&range) {
-                    Ok(range) => {
-                        let history = history::answer(parts, &self.observer.history, range).await;
-                        history.map_err(Refusal::from)
-                    }
-                    Err(message) => Err(Refusal { message }),
-                })
+                answered(&history::answer(parts, &self.observer.history, &range).await)
             }
             Path::Suppressions => {
                 let search = parameter(uri, "search");
@@ -244,12 +229,10 @@ impl Operator {
                 let limit = MAX_PASSWORD_BYTES;
                 let given = given.map_err(|_| Rejection::PayloadTooLarge { limit })?.to_bytes();
                 let given = String::from_utf8_lossy(&given);
-                let signed_in = self.sign_in.sign_in(headers, peer, &given, now);
-                let (response, cookie) = match signed_in {
-                    Ok(cookie) => (shown(true), cookie),
-                    Err(reason) => return Ok(not_signed_in(reason)),
-                };
-                Ok(with_header(response, SET_COOKIE, cookie))
+                Ok(match self.sign_in.sign_in(headers, peer, &given, now) {
+                    Ok(cookie) => with_header(shown(true), SET_COOKIE, cookie),
+                    Err(reason) => not_signed_in(reason),
+                })
             }
             Method::DELETE => {
                 Ok(with_header(shown(false), SET_COOKIE, self.sign_in.sign_out(headers, peer)))

@@ -68,7 +68,7 @@ impl Catcher for Captured {
 fn summary(message: &CapturedMessage) -> Summary {
     Summary {
         id: message.id.clone(),
-        caught_at: message.received_at,
+        caught_at: message.received_at.to_string(),
         from: message.from.clone(),
         to: message.to.clone(),
         subject: message.subject.clone(),
