@@ -5,12 +5,12 @@
 //! header of the page's own requests. A cookie would go to every other server on the same host, on
 //! every port (RFC 6265 section 8.5).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, Uri, Version};
+use http::{HeaderMap, HeaderName, Uri, Version};
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -42,10 +42,9 @@ impl PageKey {
 
     /// True if the request carries the key. Takes the same time for every difference.
     pub(super) fn opens(&self, headers: &HeaderMap) -> bool {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return false };
-        let Some(given) = value.as_bytes().strip_prefix(b"Bearer ") else { return false };
-        given.ct_eq(self.0.expose_secret().as_bytes()).into()
+        let given = only(headers, &AUTHORIZATION).and_then(|text| text.strip_prefix("Bearer "));
+        let key = self.0.expose_secret().as_bytes();
+        given.is_some_and(|given| given.as_bytes().ct_eq(key).into())
     }
 
     /// Ticket that opens one caught message in a frame, or one of its files as a download, which
@@ -63,15 +62,19 @@ impl PageKey {
 }
 
 /// The address by which a listener is reached on its own machine.
-pub fn reached(listener: SocketAddr) -> SocketAddr {
-    let mut reached = listener;
-    if listener.ip().is_unspecified() {
-        reached.set_ip(match listener.ip() {
-            IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    reached
+pub fn reached(mut listener: SocketAddr) -> SocketAddr {
+    listener.set_ip(match listener.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    });
+    listener
+}
+
+/// The one value of a header, if it is text.
+pub(super) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
 /// True if a request names this machine by an IP address, as `localhost` or by one of these names.
@@ -81,9 +84,7 @@ pub(super) fn is_direct(version: Version, headers: &HeaderMap, names: &[String])
     if version < Version::HTTP_11 && !headers.contains_key(HOST) {
         return true;
     }
-    let mut values = headers.get_all(HOST).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return false };
-    let host = value.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    let host = only(headers, &HOST).and_then(|text| text.parse::<Uri>().ok());
     let Some(host) = host.as_ref().and_then(Uri::host) else { return false };
     let number = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")
@@ -95,7 +96,7 @@ pub(super) fn is_direct(version: Version, headers: &HeaderMap, names: &[String])
 mod tests {
     use super::*;
 
-    fn headers(name: http::HeaderName, value: &str) -> HeaderMap {
+    fn headers(name: HeaderName, value: &str) -> HeaderMap {
         HeaderMap::from_iter([(name, value.parse().unwrap())])
     }
 

@@ -20,6 +20,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use crate::key::only;
 use pillarbox_config::OperatorSignIn;
 use pillarbox_domain::time::Timestamp;
 
@@ -114,13 +115,11 @@ impl SignIn {
         password: &str,
         now: Timestamp,
     ) -> Result<HeaderValue, NotSignedIn> {
-        let transport = self.transport(headers, peer);
-        let (Some(wanted), Some(key)) = (&self.ways.password, &self.key) else {
+        let (Some(wanted), Some(key), transport @ (Transport::Tls | Transport::Loopback)) =
+            (&self.ways.password, &self.key, self.transport(headers, peer))
+        else {
             return Err(NotSignedIn::NotOffered);
         };
-        if transport == Transport::Open {
-            return Err(NotSignedIn::NotOffered);
-        }
         if !(headers.contains_key(ORIGIN) && is_of_this_page(headers, transport)) {
             return Err(NotSignedIn::ForeignOrigin);
         }
@@ -185,13 +184,6 @@ impl SignIn {
             now.unix_millis() / 1_000 < end && bool::from(given.ct_eq(&seal(key, end)))
         })
     }
-}
-
-/// The one value of a header, if it is text.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
-    value.to_str().ok()
 }
 
 /// Returns false if the browser says that another page makes the request. Pages on other ports of this
