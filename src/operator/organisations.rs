@@ -10,9 +10,9 @@ use pillarbox_admin::key::Key;
 use pillarbox_admin::organisation::Paused;
 use pillarbox_admin::{Admin, shown_name};
 use pillarbox_domain::id::OrganisationId;
-use pillarbox_domain::organisation::{Limits, OrganisationKind};
+use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::usage::{Period, Usage};
+use pillarbox_domain::usage::Period;
 use pillarbox_store::ListError;
 
 /// The most organisations in one answer.
@@ -100,31 +100,27 @@ pub(super) async fn organisations(
     let next = all.last().filter(|_| !is_last).map(|last| last.id.0);
     let ids: Vec<_> = all.iter().map(|organisation| organisation.id).collect();
     let usage = parts.store.usage(&ids, parts.clock.period_time()).await?;
+    let in_use =
+        |(period, used, limit): (Period, _, _)| LimitInUse { period: period.as_str(), limit, used };
     let shown = all.into_iter().zip(usage).map(|(organisation, usage)| {
         let id = organisation.id;
         let (keys, used) = keys.remove(&id).unwrap_or_default();
-        let own = domains.get(&id).map(Vec::as_slice).unwrap_or_default();
-        let first = own.iter().take(MAX_DOMAINS_SHOWN);
+        let domains = domains.remove(&id).unwrap_or_default();
+        let first = domains.iter().take(MAX_DOMAINS_SHOWN);
         Organisation {
             id: id.0,
             name: organisation.name.as_str().to_owned(),
             test: organisation.kind == OrganisationKind::Test,
             paused: organisation.pause.map(Paused::from),
-            limits: limits_in_use(&organisation.limits, &usage),
+            limits: usage.within(&organisation.limits).map(in_use).collect(),
             key_count: keys.len(),
             keys: keys.iter().take(MAX_KEYS_SHOWN).map(|key| admin.key(key)).collect(),
             last_used_at: used.map(|at| at.to_string()),
-            domain_count: own.len(),
+            domain_count: domains.len(),
             domains: first.map(|domain| admin.domain(domain)).collect(),
         }
     });
     Ok(OrganisationPage { organisations: shown.collect(), next })
-}
-
-fn limits_in_use(limits: &Limits, usage: &Usage) -> Vec<LimitInUse> {
-    let in_use =
-        |(period, used, limit): (Period, _, _)| LimitInUse { period: period.as_str(), limit, used };
-    usage.within(limits).map(in_use).collect()
 }
 
 /// Returns sender domains, of one organisation if a name is given, those after a place.
