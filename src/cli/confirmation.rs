@@ -3,14 +3,13 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::ops::ControlFlow;
 
 use clap::Args;
 
 use crate::connect::Session;
 use crate::error::CliError;
+use pillarbox_admin::MessageCount;
 use pillarbox_admin::message::QueuedMessages;
-use pillarbox_admin::{Call, MessageCount};
 
 /// End of messages on a node that did not answer, once their organisation or domain is removed.
 pub(super) const ENDS_BY_ITSELF: &str =
@@ -35,33 +34,17 @@ pub(super) struct Confirmed<C: Args> {
     pub(super) confirmation: Confirmation,
 }
 
-impl<C: Args + Call> Confirmed<C> {
-    /// Makes the call, once the end of these messages is confirmed. A dry run stops with the
-    /// number.
-    pub(super) async fn make(
-        self,
-        session: &Session,
-        messages: QueuedMessages,
-        what: &str,
-    ) -> Result<ControlFlow<String, C::Answer>, CliError> {
-        Ok(match self.confirmation.ask(session, messages, what).await? {
-            ControlFlow::Continue(()) => ControlFlow::Continue(session.call(self.call).await?),
-            ControlFlow::Break(told) => ControlFlow::Break(told),
-        })
-    }
-}
-
 impl Confirmation {
-    /// Prints the number of messages that a command ends, and asks whether to go on. A dry run
-    /// stops with the number.
+    /// Prints the number of messages that a command ends, and asks whether to go on. Of a dry run,
+    /// which stops here, returns what to print.
     pub(super) async fn ask(
         &self,
         session: &Session,
         messages: QueuedMessages,
         what: &str,
-    ) -> Result<ControlFlow<String>, CliError> {
+    ) -> Result<Option<String>, CliError> {
         if !self.dry_run && !self.asks() {
-            return Ok(ControlFlow::Continue(()));
+            return Ok(None);
         }
         let counted = session.call(MessageCount { messages }).await?;
         let mut said = match counted.pending {
@@ -73,9 +56,9 @@ impl Confirmation {
             let _ = write!(said, " More may wait on nodes that do not answer: {silent}.");
         }
         if self.dry_run {
-            return Ok(ControlFlow::Break(session.show(&counted, |_| format!("{said}\n"))));
+            return Ok(Some(session.show(&counted, |_| format!("{said}\n"))));
         }
-        Self::confirm(&said).map(ControlFlow::Continue)
+        Self::confirm(&said).map(|()| None)
     }
 
     /// Returns true if standard input and error are a terminal, so that a person can answer.

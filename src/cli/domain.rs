@@ -1,7 +1,6 @@
 //! `domain`: sender domains, their state, the records to publish, and the next step.
 
 use std::fmt::Write;
-use std::ops::ControlFlow;
 
 use crate::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::connect::Session;
@@ -24,10 +23,10 @@ pub(super) async fn remove(
     let what = format!("Removing the domain {domain} from {organisation}");
     let messages =
         QueuedMessages::OfOrganisation { name: organisation, key: None, domain: Some(domain) };
-    let answer = match given.make(session, messages, &what).await? {
-        ControlFlow::Continue(answer) => answer,
-        ControlFlow::Break(told) => return Ok(told),
-    };
+    if let Some(told) = given.confirmation.ask(session, messages, &what).await? {
+        return Ok(told);
+    }
+    let answer = session.call(given.call).await?;
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::ops::ControlFlow;
 
 use clap::builder::styling::Style;
 use serde::Serialize;
@@ -36,9 +35,7 @@ pub(super) async fn cancel(
             ids.chunks(MAX_MESSAGES).map(|ids| QueuedMessages::WithIds(ids.to_vec())).collect()
         }
         messages => {
-            if let ControlFlow::Break(told) =
-                confirmation.ask(session, messages.clone(), "This").await?
-            {
+            if let Some(told) = confirmation.ask(session, messages.clone(), "This").await? {
                 return Ok(told);
             }
             vec![messages.clone()]

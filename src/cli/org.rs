@@ -1,7 +1,6 @@
 //! `org`: organisations.
 
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 
 use clap::Args;
 
@@ -25,10 +24,10 @@ pub(super) async fn remove(
     let name = given.call.name.clone();
     let what = format!("Removing the organisation {name}");
     let messages = QueuedMessages::OfOrganisation { name, key: None, domain: None };
-    let answer = match given.make(session, messages, &what).await? {
-        ControlFlow::Continue(answer) => answer,
-        ControlFlow::Break(told) => return Ok(told),
-    };
+    if let Some(told) = given.confirmation.ask(session, messages, &what).await? {
+        return Ok(told);
+    }
+    let answer = session.call(given.call).await?;
     on_all_nodes(session.show(&answer, removed), &answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
