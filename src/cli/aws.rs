@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::output::Table;
 use pillarbox_config::{self as config, Config};
 use pillarbox_runtime::clock::Clock;
-use pillarbox_service as service;
+use pillarbox_service::{self as service, ServiceError};
 use pillarbox_ses::SesClient;
 use pillarbox_ses::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
 use pillarbox_ses::credentials::Credentials;
@@ -47,8 +47,7 @@ impl Setup {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let config = connect::load(self.config.as_deref())?;
         let options = service::ses_options(&config, Credentials::aws());
-        let client = SesClient::new(options, Clock::system())
-            .map_err(|error| CliError::Run(error.into()))?;
+        let client = SesClient::new(options, Clock::system()).map_err(ServiceError::from)?;
         let mode = if self.dry_run { Mode::DryRun } else { Mode::Apply };
         let mut report = aws_setup::run(&client, &self.name, mode)
             .await

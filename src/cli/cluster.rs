@@ -45,7 +45,7 @@ impl Import {
                         [store.postgres], as each node needs it";
             return Err(CliError::Usage(rule.to_owned()));
         };
-        let server = service::postgres_server(postgres).map_err(CliError::Run)?;
+        let server = service::postgres_server(postgres)?;
         let refused = |error: ImportError| CliError::Refused(refusal(&error));
         // Before the file is read: that may take long.
         Store::can_import_into(&server).await.map_err(refused)?;

@@ -70,11 +70,8 @@ pub(super) enum CliError {
         directory.display()
     )]
     OwnFile { file: PathBuf, name: &'static str, directory: PathBuf },
-    #[error("{source}{}", advice(source))]
-    Copy {
-        #[from]
-        source: CopyError,
-    },
+    #[error("{0}{advice}", advice = advice(.0))]
+    Copy(#[from] CopyError),
     #[error("{0}")]
     Restore(#[from] RestoreError),
     #[error("cannot write {}: {source}", path.display())]
@@ -91,7 +88,7 @@ pub(super) enum CliError {
     #[error("cannot start: {0}")]
     Runtime(io::Error),
     #[error("{0}")]
-    Run(ServiceError),
+    Run(#[from] ServiceError),
 }
 
 impl CliError {

@@ -254,7 +254,8 @@ pub fn run() -> ExitCode {
         }
     };
     // A start that is to give them up does not wait for them.
-    let handed_bodies = handed_bodies.filter(|_| !cli.command.drops_bodies());
+    let drops_bodies = matches!(&cli.command, Command::Serve(args) if args.drop_bodies);
+    let handed_bodies = handed_bodies.filter(|_| !drops_bodies);
     match cli.command.run() {
         Ok(text) => match print(&text) {
             Ok(()) => ExitCode::SUCCESS,
@@ -285,10 +286,6 @@ pub fn run() -> ExitCode {
 }
 
 impl Command {
-    fn drops_bodies(&self) -> bool {
-        matches!(self, Self::Serve(args) if args.drops_bodies())
-    }
-
     fn run(self) -> Result<String, CliError> {
         // A pointer, so that what runs a command is compiled once for all of them.
         let command: Pin<Box<dyn Future<Output = Result<String, CliError>>>> = match self {

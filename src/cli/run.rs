@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 use crate::connect::Format;
 use crate::error::CliError;
@@ -34,7 +34,7 @@ pub(super) struct ServeArgs {
     /// start succeeds with them. Their pending messages fail. `pillarbox restart` does not repeat
     /// the option, but each start by the service manager does: remove it afterwards.
     #[arg(long, conflicts_with = "check")]
-    drop_bodies: bool,
+    pub(super) drop_bodies: bool,
 }
 
 #[derive(Debug, Args)]
@@ -116,31 +116,26 @@ pub(super) struct SimulatorArgs {
 }
 
 impl ServeArgs {
-    /// True if nothing of what the service manager has kept is to be used.
-    pub(super) const fn drops_bodies(&self) -> bool {
-        self.drop_bodies
-    }
-
     pub(super) fn run(self) -> Result<String, CliError> {
         let load = || Config::load(Some(&self.config), config::environment());
         let (config, overruled) =
             Config::load_and_compare(Some(&self.config), config::environment())?;
         logging::start(MessageLines::Quiet);
         if self.check.check {
-            let check = super::one_thread()?.block_on(async { service::check(&config) });
-            return Ok(self.check.report(&check.map_err(CliError::Run)?));
+            let check = super::one_thread()?.block_on(async { service::check(&config) })?;
+            return Ok(self.check.report(&check));
         }
         if let Some(overruled) = overruled {
             tracing::warn!("{overruled}; the variable wins");
         }
-        let mut inherited = Inherited::from_environment().map_err(CliError::Run)?;
+        let mut inherited = Inherited::from_environment()?;
         if self.drop_bodies {
-            service::drop_bodies(&mut inherited).map_err(CliError::Run)?;
+            service::drop_bodies(&mut inherited)?;
         }
-        match finish(many_threads()?, service::serve(config, inherited, load))? {
+        match finish(service::serve(config, inherited, load))? {
             Ended::Stopped(0) => Ok(String::new()),
             Ended::Stopped(messages) => Err(CliError::BodiesLost { messages }),
-            Ended::Restart(next) => Err(CliError::Run(next.execute())),
+            Ended::Restart(next) => Err(next.execute().into()),
         }
     }
 }
@@ -166,11 +161,10 @@ impl DevArgs {
             return Ok(self.check.report(&service::check_dev(&options)));
         }
         logging::start(MessageLines::Shown);
-        let inherited = Inherited::from_environment().map_err(CliError::Run)?;
-        match finish(many_threads()?, service::dev(options, inherited))? {
+        match finish(service::dev(options, Inherited::from_environment()?))? {
             // What a trial loses is no failure.
             Ended::Stopped(_) => Ok(String::new()),
-            Ended::Restart(next) => Err(CliError::Run(next.execute())),
+            Ended::Restart(next) => Err(next.execute().into()),
         }
     }
 }
@@ -188,22 +182,16 @@ impl SimulatorArgs {
             ..Options::default()
         };
         logging::start(MessageLines::Quiet);
-        finish(many_threads()?, service::simulate(self.listen, options)).map(|()| String::new())
+        finish(service::simulate(self.listen, options)).map(|()| String::new())
     }
 }
 
-fn finish<T>(
-    runtime: Runtime,
-    run: impl Future<Output = Result<T, ServiceError>>,
-) -> Result<T, CliError> {
-    let ended = runtime.block_on(Task::Main.result(run)).map_err(CliError::Run);
+fn finish<T>(run: impl Future<Output = Result<T, ServiceError>>) -> Result<T, CliError> {
+    let runtime = Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let ended = runtime.block_on(Task::Main.result(run));
     // A thread may still wait for something that never answers, such as a resolver.
     runtime.shutdown_timeout(LAST_THREADS);
-    ended
-}
-
-fn many_threads() -> Result<Runtime, CliError> {
-    Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)
+    Ok(ended?)
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
