@@ -153,9 +153,8 @@ impl Connection {
     /// Opens the data file, once it is certain that no service answers; gives its directory too.
     pub(super) async fn open_idle(&self) -> Result<(Session, PathBuf), CliError> {
         let directory = self.idle_directory().await?;
-        let backend = Backend::File(Box::new(open_directory(&directory).await?));
-        let (format, data_dir) = (self.format(), Some(directory.clone()));
-        Ok((Session { backend, format, data_dir, service: self.service() }, directory))
+        let backend = Backend::File(open_directory(&directory).await?);
+        Ok((self.session(backend, Some(directory.clone())), directory))
     }
 
     pub(super) fn format(&self) -> Format {
@@ -170,14 +169,14 @@ impl Connection {
             .collect()
     }
 
-    fn session(&self, (client, data_dir): (Client, Option<PathBuf>)) -> Session {
-        let (backend, format) = (Backend::Service(client), self.format());
-        Session { backend, format, data_dir, service: self.service() }
+    fn session(&self, backend: Backend, data_dir: Option<PathBuf>) -> Session {
+        Session { backend, format: self.format(), data_dir, service: self.service() }
     }
 
     /// Finds the running service, and leaves the data file alone.
     pub(super) async fn open_service(&self) -> Result<Session, CliError> {
-        Ok(self.session(self.find().await?.map_err(|none| none.connect)?))
+        let (client, data_dir) = self.find().await?.map_err(|none| none.connect)?;
+        Ok(self.session(Backend::Service(client), data_dir))
     }
 
     /// Finds who answers the calls.
@@ -187,9 +186,27 @@ impl Connection {
             return Err(CliError::Usage(rule.to_owned()));
         }
         match self.find().await? {
-            Ok(found) => Ok(self.session(found)),
-            Err(none) => none.open_file(self.format(), self.service()).await,
+            Ok((client, data_dir)) => Ok(self.session(Backend::Service(client), data_dir)),
+            Err(none) => self.open_file(none).await,
         }
+    }
+
+    /// Opens the data file. That its lock is free is the proof that no service runs.
+    async fn open_file(&self, none: NoService) -> Result<Session, CliError> {
+        let proxy = none.config.webhooks.proxy.clone();
+        let (socket, directory) = none.directory()?;
+        let mut admin = open_directory(&directory).await.map_err(|error| match error {
+            CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
+            error => error,
+        })?;
+        if self.format() == Format::People {
+            // To standard error: what is printed is the command's answer alone.
+            let file = directory.join(FILE_NAME);
+            let note = format!("no service runs; working on {}", file.display());
+            let _ = writeln!(io::stderr(), "pillarbox: {note}");
+        }
+        admin.webhooks_proxy = proxy;
+        Ok(self.session(Backend::File(admin), Some(directory)))
     }
 }
 
@@ -205,25 +222,6 @@ impl NoService {
         } else {
             Err(CliError::NoData { connect, directory: config.data_dir })
         }
-    }
-
-    /// Opens the data file. That its lock is free is the proof that no service runs.
-    async fn open_file(self, format: Format, service: String) -> Result<Session, CliError> {
-        let proxy = self.config.webhooks.proxy.clone();
-        let (socket, directory) = self.directory()?;
-        let mut admin = open_directory(&directory).await.map_err(|error| match error {
-            CliError::Open { file, source: OpenError::InUse } => CliError::InUse { file, socket },
-            error => error,
-        })?;
-        if format == Format::People {
-            // To standard error: what is printed is the command's answer alone.
-            let note =
-                format!("no service runs; working on {}", directory.join(FILE_NAME).display());
-            let _ = writeln!(io::stderr(), "pillarbox: {note}");
-        }
-        admin.webhooks_proxy = proxy;
-        let (backend, data_dir) = (Backend::File(Box::new(admin)), Some(directory));
-        Ok(Session { backend, format, data_dir, service })
     }
 }
 
@@ -246,7 +244,7 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
     }
 }
 
-async fn open_directory(directory: &Path) -> Result<Admin, CliError> {
+async fn open_directory(directory: &Path) -> Result<Box<Admin>, CliError> {
     let clock = Clock::system();
     let opened = Store::observe(directory, clock.now());
     let store =
@@ -255,7 +253,7 @@ async fn open_directory(directory: &Path) -> Result<Admin, CliError> {
     if let (Ok(record), Ok(newest)) = (store.time_record().await, store.newest().await) {
         clock.open(record, newest, ConfirmedBy::Nobody);
     }
-    Ok(Admin::on_file(store, clock))
+    Ok(Box::new(Admin::on_file(store, clock)))
 }
 
 impl Session {
