@@ -14,8 +14,8 @@ use crate::output::{self, escaped, painted};
 use pillarbox_admin::conditions::{Severity, several};
 use pillarbox_admin::snapshot::{StoreHealth, TakenIn};
 use pillarbox_admin::status::{
-    AccountProblem, ClockConfirmed, Counts, Damaged, Events, Provider, Sending, ServiceStatus,
-    StopLoss,
+    AccountProblem, ClockConfirmed, ClockJump, Counts, Damaged, Events, LostMessages, PausedDomain,
+    Provider, Sending, ServiceStatus, SlowCalls, StopLoss,
 };
 use pillarbox_admin::{self as admin, Acknowledge, Page};
 use pillarbox_dispatch::circuit_breaker::Cause;
@@ -23,7 +23,7 @@ use pillarbox_dispatch::quota::{self, AccountFault};
 use pillarbox_http::tls::CertificateFault;
 use pillarbox_queue::Fill;
 use pillarbox_runtime::error_chain::without_full_stop;
-use pillarbox_store::DamagedRow;
+use pillarbox_store::{DamagedRow, EventBacklog};
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
@@ -85,19 +85,12 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<String, CliErro
     let people = reach.format() == Format::People;
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
     loop {
-        let status = match reach.open_service().await {
-            Ok(session) => session.run(admin::Status {}, shown).await,
-            Err(error) => Err(error),
-        };
-        let text = match status {
-            Ok(text) => text,
-            Err(error @ (CliError::Connect(_) | CliError::Call(_))) => {
-                if !people {
-                    return Err(error);
-                }
+        let status = async { reach.open_service().await?.run(admin::Status {}, shown).await };
+        let text = match status.await {
+            Err(error @ (CliError::Connect(_) | CliError::Call(_))) if people => {
                 format!("{error}\n")
             }
-            Err(error) => return Err(error),
+            status => status?,
         };
         // Not a colour: it stays even if none are wanted.
         let cleared = io::stdout().write_all(clear.as_bytes());
@@ -185,26 +178,20 @@ fn shown(status: &ServiceStatus) -> String {
         let troubles = certificate.troubles.iter();
         lines.extend(troubles.map(|trouble| ("certificate", trouble.clone())));
     }
-    if let Some(jump) = &status.clock_jump {
-        lines.push((
-            "clock",
-            format!(
-                "it {}. Since {} nothing is purged and no idempotency key expires. If the clock is \
-                 wrong, set it. If it is right, confirm it: pillarbox clock confirm",
-                jump.explanation, jump.since
-            ),
-        ));
+    if let Some(ClockJump { explanation, since, .. }) = &status.clock_jump {
+        let text = format!(
+            "it {explanation}. Since {since} nothing is purged and no idempotency key expires. If \
+             the clock is wrong, set it. If it is right, confirm it: pillarbox clock confirm"
+        );
+        lines.push(("clock", text));
     }
-    if let Some(lost) = &status.lost_messages {
-        lines.push((
-            "lost messages",
-            format!(
-                "{}; the process ended before it sent that mail, last at {}. List it with: \
-                 pillarbox message list --status failed. Its senders have to post it again \
-                 with new keys. Then run: pillarbox status --acknowledge",
-                lost.messages, lost.last_at
-            ),
-        ));
+    if let Some(LostMessages { messages, last_at }) = &status.lost_messages {
+        let text = format!(
+            "{messages}; the process ended before it sent that mail, last at {last_at}. List it \
+             with: pillarbox message list --status failed. Its senders have to post it again with \
+             new keys. Then run: pillarbox status --acknowledge"
+        );
+        lines.push(("lost messages", text));
     }
     let besides = status.conditions.iter().filter(|one| !has_lines(&one.code));
     lines.extend(besides.map(|one| {
@@ -266,29 +253,22 @@ fn severities(status: &ServiceStatus) -> String {
 }
 
 fn store(status: &ServiceStatus) -> String {
-    let health = status.store;
-    if let Some((what, advice)) = health.file_loss() {
+    if let Some((what, advice)) = status.store.file_loss() {
         return format!("refuses new messages: {what}. {advice}");
     }
-    match health {
-        StoreHealth::Refusing => {
-            "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
-             disk, or repair it; the store then continues automatically"
-        }
-        StoreHealth::Writable if status.store_silent => {
-            "does not answer. Lost messages and waiting events below are those of its last answer. \
-             Check the disk, or the database and the network to it"
-        }
-        StoreHealth::Writable if has(status, "store_refusing") => {
-            "takes writes now, and refused some within the last minute: those requests were answered \
-             with 503. Make room on the disk, or repair it"
-        }
-        StoreHealth::Writable
-        | StoreHealth::FileGone
-        | StoreHealth::FileReplaced
-        | StoreHealth::FileWrittenOver => "takes writes",
-    }
-    .to_owned()
+    let state = if status.store == StoreHealth::Refusing {
+        "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
+         disk, or repair it; the store then continues automatically"
+    } else if status.store_silent {
+        "does not answer. Lost messages and waiting events below are those of its last answer. \
+         Check the disk, or the database and the network to it"
+    } else if has(status, "store_refusing") {
+        "takes writes now, and refused some within the last minute: those requests were answered \
+         with 503. Make room on the disk, or repair it"
+    } else {
+        "takes writes"
+    };
+    state.to_owned()
 }
 
 fn has(status: &ServiceStatus, code: &str) -> bool {
@@ -313,76 +293,52 @@ fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
 }
 
 fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, String)> {
+    let Sending { pending_messages, in_flight, pending_bytes, max_pending_bytes, .. } = *sending;
+    let pending =
+        format!("{pending_messages} messages, {in_flight} of them in a call to the provider");
+    let pace = match sending.recipients_per_second {
+        Some(rate) if rate < quota::NO_LIMIT => format!("{rate:.1} recipients per second"),
+        Some(_) | None => "no limit".to_owned(),
+    };
     let mut lines = vec![
-        (
-            "pending",
-            format!(
-                "{} messages, {} of them in a call to the provider",
-                sending.pending_messages, sending.in_flight
-            ),
-        ),
-        (
-            "queue memory",
-            queue_memory(sending.pending_bytes, sending.max_pending_bytes, &sending.full_for),
-        ),
-        (
-            "pace",
-            match sending.recipients_per_second {
-                Some(rate) if rate < quota::NO_LIMIT => format!("{rate:.1} recipients per second"),
-                Some(_) | None => "no limit".to_owned(),
-            },
-        ),
+        ("pending", pending),
+        ("queue memory", queue_memory(pending_bytes, max_pending_bytes, &sending.full_for)),
+        ("pace", pace),
+        ("a stop now", stop(&sending.stop_would_lose)),
     ];
-    lines.push(("a stop now", stop(&sending.stop_would_lose)));
     if let Some(AccountProblem { fault, message }) = &sending.account {
         let (what, advice) = fault.explained();
         lines.push(("account", format!("{what} ({}). {advice}", without_full_stop(message))));
     }
     lines.push(("provider", provider));
-    if let Some(calls) = &sending.slow_calls {
-        lines.push((
-            "slow calls",
-            format!(
-                "{} of {} calls to the provider took over 2.5 seconds in the last 5 minutes. Check \
-                 the network, and the AWS Health Dashboard",
-                calls.slow, calls.calls
-            ),
-        ));
+    if let Some(SlowCalls { slow, calls }) = &sending.slow_calls {
+        let text = format!(
+            "{slow} of {calls} calls to the provider took over 2.5 seconds in the last 5 minutes. \
+             Check the network, and the AWS Health Dashboard"
+        );
+        lines.push(("slow calls", text));
     }
-    if sending.unanswered_calls > 0 {
-        lines.push((
-            "unanswered",
-            format!(
-                "{} calls of the last 5 minutes got no answer. Check the network to SES. \
-                 sending.on_unknown decides whether such messages are sent again, perhaps twice, \
-                 or fail",
-                sending.unanswered_calls
-            ),
-        ));
-    }
-    if sending.unclear_calls > 0 {
-        lines.push((
-            "unclear",
-            format!(
-                "{} calls of the last 5 minutes got a server error from SES. sending.on_unknown \
-                 decides whether such messages are sent again, perhaps twice, or fail",
-                sending.unclear_calls
-            ),
-        ));
-    }
-    for paused in &sending.paused_domains {
-        lines.push((
-            "paused domain",
-            format!(
-                "{} of {}: the provider does not accept it ({}). Its messages wait; check it with: \
-                 pillarbox domain check {}",
-                paused.domain,
-                paused.organisation,
-                without_full_stop(&paused.message),
-                paused.domain
-            ),
-        ));
-    }
+    let of_unknown_outcome = [
+        ("unanswered", sending.unanswered_calls, "no answer. Check the network to SES"),
+        ("unclear", sending.unclear_calls, "a server error from SES"),
+    ];
+    let of_unknown_outcome = of_unknown_outcome.into_iter().filter(|(_, calls, _)| *calls > 0);
+    lines.extend(of_unknown_outcome.map(|(name, calls, got)| {
+        let text = format!(
+            "{calls} calls of the last 5 minutes got {got}. sending.on_unknown decides whether such \
+             messages are sent again, perhaps twice, or fail"
+        );
+        (name, text)
+    }));
+    lines
+        .extend(sending.paused_domains.iter().map(|PausedDomain { organisation, domain, message }| {
+        let text = format!(
+            "{domain} of {organisation}: the provider does not accept it ({}). Its messages wait; \
+             check it with: pillarbox domain check {domain}",
+            without_full_stop(message)
+        );
+        ("paused domain", text)
+    }));
     lines
 }
 
@@ -412,26 +368,18 @@ fn stop(loss: &StopLoss) -> String {
 
 fn queue_memory(in_use: usize, max: usize, full_for: &[String]) -> String {
     let in_use_of_max = of_max(in_use, max);
-    let advice = match Fill::of(in_use, max) {
+    let state = match Fill::of(in_use, max) {
         Fill::Room | Fill::NearlyFull if !full_for.is_empty() => {
-            let names = full_for.join(", ");
-            return format!(
-                "{in_use_of_max} in use. The queue is full for {names}: new messages are refused \
-                 with 503 QueueFull until some are sent; fix what slows down sending, or raise \
-                 sending.max_pending_bytes"
-            );
+            format!("full for {}: new messages are", full_for.join(", "))
         }
-        Fill::Room => "",
-        Fill::NearlyFull => {
-            ". The queue is nearly full: large messages may be refused with 503 QueueFull until \
-             some are sent; fix what slows down sending, or raise sending.max_pending_bytes"
-        }
-        Fill::Full => {
-            ". The queue is full: new messages are refused with 503 QueueFull until some are sent; \
-             fix what slows down sending, or raise sending.max_pending_bytes"
-        }
+        Fill::Room => return format!("{in_use_of_max} in use"),
+        Fill::NearlyFull => "nearly full: large messages may be".to_owned(),
+        Fill::Full => "full: new messages are".to_owned(),
     };
-    format!("{in_use_of_max} in use{advice}")
+    format!(
+        "{in_use_of_max} in use. The queue is {state} refused with 503 QueueFull until some are \
+         sent; fix what slows down sending, or raise sending.max_pending_bytes"
+    )
 }
 
 /// So much of so much memory, with the unit of the greater one if that says it exactly.
@@ -478,24 +426,20 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push(("waiting events", "they cannot be read from the store".to_owned()));
         return lines;
     };
-    if stored.unmatched > 0 {
-        lines.push((
-            "waiting events",
-            format!(
-                "{}, about messages without a record; pillarbox keeps each for a day. If there \
-                 are always many, another program sends through the same configuration set",
-                stored.unmatched
-            ),
-        ));
+    let EventBacklog { unmatched, dead_letters, .. } = *stored;
+    if unmatched > 0 {
+        let text = format!(
+            "{unmatched}, about messages without a record; pillarbox keeps each for a day. If \
+             there are always many, another program sends through the same configuration set"
+        );
+        lines.push(("waiting events", text));
     }
-    if stored.dead_letters > 0 {
-        lines.push((
-            "dead letters",
-            format!(
-                "{} delivery events could not be read; list them with: pillarbox dead-letter list",
-                stored.dead_letters
-            ),
-        ));
+    if dead_letters > 0 {
+        let text = format!(
+            "{dead_letters} delivery events could not be read; list them with: pillarbox \
+             dead-letter list"
+        );
+        lines.push(("dead letters", text));
     }
     lines
 }
@@ -521,26 +465,21 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
         None => format!("since the start: {counts}"),
     };
     let mut lines = vec![("events", text)];
-    if taken_in.unmatched + taken_in.foreign > 0 {
-        lines.push((
-            "unmatched events",
-            format!(
-                "{} of these found no message when they came, {} named another organisation than \
-                 their message's and were dropped",
-                taken_in.unmatched, taken_in.foreign
-            ),
-        ));
+    let TakenIn { unmatched, foreign, .. } = *taken_in;
+    if unmatched + foreign > 0 {
+        let text = format!(
+            "{unmatched} of these found no message when they came, {foreign} named another \
+             organisation than their message's and were dropped"
+        );
+        lines.push(("unmatched events", text));
     }
     if let Some(trouble) = &taken_in.trouble {
-        lines.push((
-            "events trouble",
-            format!(
-                "they cannot be read now ({trouble}). They wait in the queue meanwhile, up to its \
-                 retention. Check the network, ses.events.queue_url, and that the credentials \
-                 allow sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues \
-                 automatically"
-            ),
-        ));
+        let text = format!(
+            "they cannot be read now ({trouble}). They wait in the queue meanwhile, up to its \
+             retention. Check the network, ses.events.queue_url, and that the credentials allow \
+             sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues automatically"
+        );
+        lines.push(("events trouble", text));
     }
     lines
 }
