@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::connect;
+use crate::connect::{self, Format};
 use crate::error::CliError;
 use crate::output::{self, escaped, painted};
 use pillarbox_admin::checks::{Examiner, Finding, Part, Verdict};
@@ -52,59 +52,53 @@ pub(super) struct Doctor {
     json: bool,
 }
 
-/// Process that asks AWS.
-enum Asker {
-    Service(Client),
-    Own(SesClient),
-}
-
 impl Doctor {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut report = Report::new(self.json);
+        let mut report = Report { format: Format::of(self.json), findings: Vec::new() };
         let config = connect::load(self.config.as_deref())?;
         report.add_all(machine::settings(&config));
         report.add_all(machine::files(&config));
         report.add(synchronisation().await);
         let (client, findings) = socket::look(&config).await;
         report.add_all(findings);
-        report.add_all(match &client {
-            Ok(client) => client.call(&Examine { part: Part::Database }).await?.findings,
-            Err(_) => machine::database(&config).await,
-        });
-        let (asker, domains) = match client {
+        let events_queue = service::events_queue(&config);
+        match &client {
             Ok(client) => {
+                report.add_all(client.call(&Examine { part: Part::Database }).await?.findings);
                 let list = client.call(&DomainList { organisation: None }).await?;
-                (Some(Asker::Service(client)), list.domains)
+                for part in parts(&list.domains) {
+                    report.add_all(client.call(&Examine { part }).await?.findings);
+                }
+                report.add_all(endpoints(client).await?);
             }
             Err(error) => {
+                report.add_all(machine::database(&config).await);
                 let stopped =
                     matches!(error, ConnectError::Absent { .. } | ConnectError::Refused { .. });
                 let (domains, finding) =
                     if stopped { machine::domains(&config).await } else { (Vec::new(), None) };
                 report.add_all(finding);
-                (own(&config, &mut report), domains)
+                if let Some(ses) = own(&config, &mut report) {
+                    let events_queue = events_queue.as_deref();
+                    let examiner = Examiner { ses: &ses, events_queue };
+                    for part in parts(&domains) {
+                        report.add_all(examiner.examine(&part).await?);
+                    }
+                }
             }
-        };
-        if let Some(asker) = &asker {
-            for part in parts(&domains) {
-                report.add_all(asker.examine(part, &config).await?);
-            }
-        }
-        if let Some(Asker::Service(client)) = &asker {
-            report.add_all(endpoints(client).await?);
         }
         if let Some(configured) = &config.alerts {
-            let service = asker.as_ref().and_then(Asker::service);
+            let service = client.as_ref().ok();
             report.add(alerts::test(configured, &config.webhooks.proxy, service).await);
         }
         if self.send {
-            match asker {
-                Some(Asker::Service(client)) => {
-                    let waits_for_events = service::events_queue(&config).is_some();
+            match client {
+                Ok(client) => {
+                    let waits_for_events = events_queue.is_some();
                     let test = sending::DeliveryTest { client, wait: self.wait, waits_for_events };
                     test.run(self.from, &mut report).await?;
                 }
-                Some(Asker::Own(_)) | None => report.add(Finding::not_ok(
+                Err(_) => report.add(Finding::not_ok(
                     "sending",
                     "no service runs that could send",
                     "start the service, and run this again",
@@ -116,10 +110,10 @@ impl Doctor {
 }
 
 /// A client of our own, if it can be made.
-fn own(config: &Config, report: &mut Report) -> Option<Asker> {
+fn own(config: &Config, report: &mut Report) -> Option<SesClient> {
     let options = service::ses_options(config, Credentials::aws());
     match SesClient::new(options, Clock::system()) {
-        Ok(ses) => Some(Asker::Own(ses)),
+        Ok(ses) => Some(ses),
         Err(error) => {
             let advice =
                 "correct ses.region, ses.endpoint and ses.proxy, or install the root certificates";
@@ -194,29 +188,9 @@ fn parts(domains: &[Domain]) -> Vec<Part> {
         .collect()
 }
 
-impl Asker {
-    fn service(&self) -> Option<&Client> {
-        match self {
-            Self::Service(client) => Some(client),
-            Self::Own(_) => None,
-        }
-    }
-
-    async fn examine(&self, part: Part, config: &Config) -> Result<Vec<Finding>, CliError> {
-        match self {
-            Self::Service(client) => Ok(client.call(&Examine { part }).await?.findings),
-            Self::Own(ses) => {
-                let events_queue = service::events_queue(config);
-                let examiner = Examiner { ses, events_queue: events_queue.as_deref() };
-                Ok(examiner.examine(&part).await?)
-            }
-        }
-    }
-}
-
 /// Collects findings; prints them for people as they come, for programs at the end.
 struct Report {
-    json: bool,
+    format: Format,
     findings: Vec<Finding>,
 }
 
@@ -227,10 +201,6 @@ struct Document<'a> {
 }
 
 impl Report {
-    fn new(json: bool) -> Self {
-        Self { json, findings: Vec::new() }
-    }
-
     fn add_all(&mut self, findings: impl IntoIterator<Item = Finding>) {
         for finding in findings {
             self.add(finding);
@@ -238,7 +208,7 @@ impl Report {
     }
 
     fn add(&mut self, finding: Finding) {
-        if !self.json {
+        if self.format == Format::People {
             // If standard output is closed, the exit code still reports the result.
             let _ = super::print(&lines(&finding));
         }
@@ -247,7 +217,7 @@ impl Report {
 
     /// Shows a person who waits the progress.
     fn progress(&self, text: &str) {
-        if !self.json {
+        if self.format == Format::People {
             // Standard error may be closed; `eprintln` would panic.
             let _ = writeln!(io::stderr(), "         {}", escaped(text));
         }
@@ -258,24 +228,17 @@ impl Report {
         let count = |verdict| self.findings.iter().filter(|f| f.verdict == verdict).count();
         let (faults, warnings) = (count(Verdict::NotOk), count(Verdict::Warning));
         let document = Document { ok: faults == 0, checks: &self.findings };
-        let mut text = String::new();
-        if self.json {
-            text = serde_json::to_string(&document).expect("findings are texts");
-            text.push('\n');
-        }
+        let report = self.format.show(&document, |_| match (faults, warnings) {
+            (0, 0) => "\nNothing is wrong.\n".to_owned(),
+            (0, 1) => "\nNothing is wrong; one thing deserves a look.\n".to_owned(),
+            (0, more) => format!("\nNothing is wrong; {more} things deserve a look.\n"),
+            (_, _) => String::new(),
+        });
         if faults > 0 {
             let what = format!("{faults} of the checks found a fault that stops it from working");
-            return Err(CliError::Reported { report: text, what });
+            return Err(CliError::Reported { report, what });
         }
-        if !self.json {
-            let warned = match warnings {
-                0 => String::new(),
-                1 => "; one thing deserves a look".to_owned(),
-                more => format!("; {more} things deserve a look"),
-            };
-            let _ = writeln!(text, "\nNothing is wrong{warned}.");
-        }
-        Ok(text)
+        Ok(report)
     }
 }
 

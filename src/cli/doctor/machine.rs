@@ -32,23 +32,22 @@ const OTHERS_WRITE: u32 = 0o022;
 
 /// The data directory and the data file: their presence, owner, rights, and room on the disk.
 pub(super) fn files(config: &Config) -> Vec<Finding> {
-    let path = &config.data_dir;
+    let (path, shown) = (&config.data_dir, config.data_dir.display());
     let directory = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
         Ok(_) => {
-            let message = format!("{} is no directory", path.display());
+            let message = format!("{shown} is no directory");
             return vec![Finding::not_ok(DIRECTORY, message, "correct data_dir")];
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let message = format!("{} is not there yet", path.display());
+            let message = format!("{shown} is not there yet");
             let advice = "the service creates it when it first starts, if its user may; if the \
                           service has run before, correct data_dir";
             return vec![Finding::warning(DIRECTORY, message, advice)];
         }
         Err(error) => {
-            let message = format!("{}: {error}", path.display());
             let advice = "run this as the service's user or as root, or correct data_dir";
-            return vec![Finding::not_ok(DIRECTORY, message, advice)];
+            return vec![Finding::not_ok(DIRECTORY, format!("{shown}: {error}"), advice)];
         }
     };
     let mut findings = vec![directory_rights(path, &directory)];
@@ -154,16 +153,15 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
     let store = match Store::observe(&config.data_dir, clock.now()) {
         Ok(store) => store,
         Err(source) => {
-            let advice = match source {
-                OpenError::InUse => {
-                    "a service runs on it and does not answer: is admin_socket right?"
-                }
-                _ => "run this as the service's user; if the file is damaged, restore a backup",
-            };
-            let socket = config.admin_socket.clone();
-            let error = match source {
-                OpenError::InUse => CliError::InUse { file, socket },
-                source => CliError::Open { file, source },
+            let (error, advice) = match source {
+                OpenError::InUse => (
+                    CliError::InUse { file, socket: config.admin_socket.clone() },
+                    "a service runs on it and does not answer: is admin_socket right?",
+                ),
+                source => (
+                    CliError::Open { file, source },
+                    "run this as the service's user; if the file is damaged, restore a backup",
+                ),
             };
             return (Vec::new(), Some(Finding::not_ok(FILE, error.to_string(), advice)));
         }

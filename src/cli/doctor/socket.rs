@@ -51,21 +51,24 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     let path = &config.admin_socket;
     let client = match Client::connect_to(path, &config.data_dir).await {
         Ok(client) => client,
-        Err(error @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
-            let message = format!("not running: {error}");
-            let advice = "start it: pillarbox serve --config FILE. AWS is asked with the credentials \
-                          of this shell";
-            return (Err(error), vec![Finding::warning(SERVICE, message, advice)]);
-        }
-        Err(error @ (ConnectError::OtherService { .. } | ConnectError::Silent { .. })) => {
-            let message = error.to_string();
-            let advice = "see which service listens there, and correct admin_socket";
-            return (Err(error), vec![Finding::not_ok(SOCKET, message, advice)]);
-        }
         Err(error) => {
-            let message = error.to_string();
-            let advice = "run this as the service's user or as root";
-            return (Err(error), vec![Finding::not_ok(SOCKET, message, advice)]);
+            let finding = match &error {
+                ConnectError::Absent { .. } | ConnectError::Refused { .. } => Finding::warning(
+                    SERVICE,
+                    format!("not running: {error}"),
+                    "start it: pillarbox serve --config FILE. AWS is asked with the credentials of \
+                     this shell",
+                ),
+                ConnectError::OtherService { .. } | ConnectError::Silent { .. } => {
+                    let advice = "see which service listens there, and correct admin_socket";
+                    Finding::not_ok(SOCKET, error.to_string(), advice)
+                }
+                ConnectError::Denied { .. } | ConnectError::Other { .. } => {
+                    let advice = "run this as the service's user or as root";
+                    Finding::not_ok(SOCKET, error.to_string(), advice)
+                }
+            };
+            return (Err(error), vec![finding]);
         }
     };
     let mut findings = vec![rights(config)];
@@ -86,17 +89,17 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         }
     }
     if let Some(address) = serves {
-        findings.push(listener(LISTENER, address).await);
+        findings.push(finding(LISTENER, listener(address).await));
     }
     if let Some(address) = serves_resend {
-        findings.push(listener(RESEND_API, address).await);
+        findings.push(finding(RESEND_API, listener(address).await));
     }
     let smtp_address = |begins, configured| smtp_address(&smtp_listeners, begins, configured);
     if let Some(address) = smtp_address(SessionStart::PlainText, config.smtp.listen) {
-        findings.push(submission(address, config.tls.as_ref()).await);
+        findings.push(finding(SMTP, submission(address, config.tls.as_ref()).await));
     }
     if let Some(address) = smtp_address(SessionStart::Tls, config.smtp.tls_listen) {
-        findings.push(submission_over_tls(address).await);
+        findings.push(finding(SMTP, submission_over_tls(address).await));
     }
     (Ok(client), findings)
 }
@@ -231,22 +234,30 @@ fn sending_findings(sending: &Sending) -> Vec<Finding> {
     findings
 }
 
-/// Result of a check of a listener, or a finding if it takes longer than [`PATIENCE`].
+/// Problem with a listener, and what to do.
+type Fault = (String, &'static str);
+
+fn finding(about: &'static str, seen: Result<String, Fault>) -> Finding {
+    match seen {
+        Ok(message) => Finding::ok(about, message),
+        Err((message, advice)) => Finding::not_ok(about, message, advice),
+    }
+}
+
+/// Result of a check of a listener, or a fault if it takes longer than [`PATIENCE`].
 async fn seen<T>(
-    check: &'static str,
     address: SocketAddr,
-    advice: &str,
+    advice: &'static str,
     look: impl Future<Output = io::Result<T>>,
-) -> Result<T, Finding> {
+) -> Result<T, Fault> {
     match timeout(PATIENCE, look).await {
-        Ok(Ok(seen)) => Ok(seen),
-        Ok(Err(error)) => Err(Finding::not_ok(check, format!("{address}: {error}"), advice)),
-        Err(_) => Err(Finding::not_ok(check, format!("{address} does not answer"), advice)),
+        Ok(seen) => seen.map_err(|error| (format!("{address}: {error}"), advice)),
+        Err(_) => Err((format!("{address} does not answer"), advice)),
     }
 }
 
 /// Checks that the client listener refuses a request without a key as pillarbox does.
-async fn listener(about: &'static str, address: SocketAddr) -> Finding {
+async fn listener(address: SocketAddr) -> Result<String, Fault> {
     let probe = async {
         let mut stream = TcpStream::connect(reached(address)).await?;
         stream.write_all(PROBE).await?;
@@ -255,77 +266,59 @@ async fn listener(about: &'static str, address: SocketAddr) -> Finding {
         Ok(start)
     };
     let advice = "see the service's log, and what else listens there";
-    match seen(about, address, advice, probe).await {
-        Ok(start) if start == REFUSAL => {
-            Finding::ok(about, format!("{address} answers, and asks for a key"))
-        }
-        Ok(_) => Finding::not_ok(about, format!("{address} answers, but not as pillarbox"), advice),
-        Err(finding) => finding,
+    if seen(address, advice, probe).await? == REFUSAL {
+        Ok(format!("{address} answers, and asks for a key"))
+    } else {
+        Err((format!("{address} answers, but not as pillarbox"), advice))
     }
 }
 
 /// Checks that sessions begin in plain text as pillarbox's do, and that TLS is offered if there is
 /// a certificate.
-async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Finding {
-    let said = match seen(SMTP, address, READ_AT_START, say_hello(address)).await {
+async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Result<String, Fault> {
+    let (greeting, extensions) = match seen(address, READ_AT_START, say_hello(address)).await {
         Ok(said) => said,
         // Who waits for the client to begin may speak TLS.
-        Err(finding) => {
-            return match timeout(PATIENCE, first_byte(address)).await {
-                Ok(Ok(ALERT)) => {
-                    let message = format!("smtp.listen = {address} speaks TLS from the first byte");
-                    let advice = "give that address as smtp.tls_listen, and restart the service";
-                    Finding::not_ok(SMTP, message, advice)
-                }
-                _ => finding,
-            };
+        Err(fault) => {
+            return Err(match timeout(PATIENCE, first_byte(address)).await {
+                Ok(Ok(ALERT)) => (
+                    format!("smtp.listen = {address} speaks TLS from the first byte"),
+                    "give that address as smtp.tls_listen, and restart the service",
+                ),
+                _ => fault,
+            });
         }
-    };
-    let Said { greeting, extensions } = said;
-    let offers = |extension: &str| {
-        let mut offered = extensions.lines().filter_map(|line| line.get(4..));
-        offered.any(|offered| offered.starts_with(extension))
     };
     if !greeting.starts_with(GREETING) {
-        let message = format!("{address} answers, but not as pillarbox: {}", greeting.trim_end());
-        return Finding::not_ok(SMTP, message, READ_AT_START);
+        let greeting = greeting.trim_end();
+        let message = format!("{address} answers, but not as pillarbox: {greeting}");
+        return Err((message, READ_AT_START));
     }
-    match tls {
-        Some(_) if offers("STARTTLS") => {
-            Finding::ok(SMTP, format!("{address} answers, and takes submissions after STARTTLS"))
-        }
-        None if offers("AUTH ") => {
-            Finding::ok(SMTP, format!("{address} answers, and takes submissions without TLS"))
-        }
+    let (wanted, taken, otherwise) = match tls {
         Some(_) => {
-            let message = format!("{address} offers no STARTTLS, although there is a certificate");
-            Finding::not_ok(SMTP, message, READ_AT_START)
+            ("STARTTLS", "after STARTTLS", "offers no STARTTLS, although there is a certificate")
         }
-        None => {
-            let message = format!("{address} asks for STARTTLS, although [tls] is not given");
-            Finding::not_ok(SMTP, message, READ_AT_START)
-        }
+        None => ("AUTH ", "without TLS", "asks for STARTTLS, although [tls] is not given"),
+    };
+    let mut offered = extensions.lines().filter_map(|line| line.get(4..));
+    if offered.any(|offered| offered.starts_with(wanted)) {
+        Ok(format!("{address} answers, and takes submissions {taken}"))
+    } else {
+        Err((format!("{address} {otherwise}"), READ_AT_START))
     }
 }
 
-/// Lines that an SMTP listener sends to a new client.
-struct Said {
-    greeting: String,
-    /// The reply to EHLO.
-    extensions: String,
-}
-
-async fn say_hello(address: SocketAddr) -> io::Result<Said> {
+/// The lines that an SMTP listener sends to a new client: its greeting, and its reply to EHLO.
+async fn say_hello(address: SocketAddr) -> io::Result<(String, String)> {
     let mut stream = TcpStream::connect(reached(address)).await?;
     let (read, mut write) = stream.split();
     let mut read = BufReader::new(read.take(MAX_SAID_BYTES));
     let greeting = reply(&mut read).await?;
     if !greeting.starts_with(GREETING) {
-        return Ok(Said { greeting, extensions: String::new() });
+        return Ok((greeting, String::new()));
     }
     write.write_all(b"EHLO doctor\r\n").await?;
-    let extensions = reply(&mut read).await?;
-    Ok(Said { greeting, extensions })
+    Ok((greeting, reply(&mut read).await?))
 }
 
 /// Reads a reply of one line or several (RFC 5321, section 4.2.1).
@@ -343,22 +336,15 @@ async fn reply(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
 }
 
 /// Checks that sessions begin with TLS.
-async fn submission_over_tls(address: SocketAddr) -> Finding {
-    match seen(SMTP, address, READ_AT_START, first_byte(address)).await {
-        Ok(ALERT) => {
-            Finding::ok(SMTP, format!("{address} answers, and takes submissions over TLS"))
-        }
+async fn submission_over_tls(address: SocketAddr) -> Result<String, Fault> {
+    match seen(address, READ_AT_START, first_byte(address)).await? {
+        ALERT => Ok(format!("{address} answers, and takes submissions over TLS")),
         // The first digit of a greeting.
-        Ok(b'2') => {
-            let message = format!("smtp.tls_listen = {address} begins in plain text");
-            let advice = "give that address as smtp.listen, and restart the service";
-            Finding::not_ok(SMTP, message, advice)
-        }
-        Ok(_) => {
-            let message = format!("{address} answers, but not as pillarbox");
-            Finding::not_ok(SMTP, message, READ_AT_START)
-        }
-        Err(finding) => finding,
+        b'2' => Err((
+            format!("smtp.tls_listen = {address} begins in plain text"),
+            "give that address as smtp.listen, and restart the service",
+        )),
+        _ => Err((format!("{address} answers, but not as pillarbox"), READ_AT_START)),
     }
 }
 

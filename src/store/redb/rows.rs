@@ -15,7 +15,7 @@ use crate::redb::error::ReadError;
 use crate::redb::tables::{CLOCK, KEY_USE, META, SnapshotRows, TIME_KEY, Tables, published};
 use crate::redb::{RedbStore, purge, sent};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
-use crate::{Change, InMemory, ROW_WEIGHT, StoreError};
+use crate::{InMemory, ROW_WEIGHT, StoreError};
 use pillarbox_domain::feed::FeedPosition;
 use pillarbox_domain::id::{MessageId, OrganisationId};
 use pillarbox_domain::message::Message;
