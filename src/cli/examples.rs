@@ -1,124 +1,109 @@
 //! Examples of every command, for its help and its manual page.
 
-/// A command line, and what it is for.
-pub(super) struct Example {
-    /// The command line, as it is typed.
-    pub(super) line: &'static str,
-    /// Effect of the command, as a short sentence without a full stop.
-    pub(super) does: &'static str,
-}
-
-const fn example(line: &'static str, does: &'static str) -> Example {
-    Example { line, does }
-}
+/// A command line as it is typed, and its effect as a short sentence without a full stop.
+type Example = (&'static str, &'static str);
 
 /// All examples. A command's own are those whose line begins with its name.
 const ALL: [Example; 66] = [
-    example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
-    example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
-    example("pillarbox dev --listen localhost:8080", "Listen on another port"),
-    example("pillarbox serve --config /etc/pillarbox/pillarbox.toml", "Run the service"),
-    example(
+    ("pillarbox dev", "Try the whole service; nothing leaves the machine"),
+    ("pillarbox dev --data-dir trial", "Keep the data for the next start"),
+    ("pillarbox dev --listen localhost:8080", "Listen on another port"),
+    ("pillarbox serve --config /etc/pillarbox/pillarbox.toml", "Run the service"),
+    (
         "pillarbox serve --check --config /etc/pillarbox/pillarbox.toml",
         "Check whether it would start",
     ),
-    example("pillarbox restart", "Continue with the program that is installed now"),
-    example("pillarbox simulator --listen 127.0.0.1:9100", "Run a stand-in for SES on port 9100"),
-    example(
+    ("pillarbox restart", "Continue with the program that is installed now"),
+    ("pillarbox simulator --listen 127.0.0.1:9100", "Run a stand-in for SES on port 9100"),
+    (
         "pillarbox simulator --listen 127.0.0.1:0 --latency 50ms --send-rate 14 --verified example.com",
         "Take a free port, and be as slow as SES in the sandbox",
     ),
-    example("pillarbox org add shop", "Add the organisation shop"),
-    example("pillarbox org list --json", "List organisations for a program"),
-    example("pillarbox org add staging --test", "Add one whose mail never goes to SES"),
-    example("pillarbox org limit shop --per-day 20000", "Limit the recipients of a day"),
-    example(
+    ("pillarbox org add shop", "Add the organisation shop"),
+    ("pillarbox org list --json", "List organisations for a program"),
+    ("pillarbox org add staging --test", "Add one whose mail never goes to SES"),
+    ("pillarbox org limit shop --per-day 20000", "Limit the recipients of a day"),
+    (
         "pillarbox org usage --month 2026-11 --csv",
         "Print the accepted recipients of each, for billing",
     ),
-    example("pillarbox org pause shop --refuse", "Stop its mail and refuse its requests"),
-    example("pillarbox org resume shop", "Send its mail again"),
-    example("pillarbox org remove shop", "Revoke its keys and cancel its queued messages"),
-    example("pillarbox key add --org shop --name web", "Print a new API key, only once"),
-    example("pillarbox key list --org shop", "List the keys of an organisation"),
-    example(
+    ("pillarbox org pause shop --refuse", "Stop its mail and refuse its requests"),
+    ("pillarbox org resume shop", "Send its mail again"),
+    ("pillarbox org remove shop", "Revoke its keys and cancel its queued messages"),
+    ("pillarbox key add --org shop --name web", "Print a new API key, only once"),
+    ("pillarbox key list --org shop", "List the keys of an organisation"),
+    (
         "pillarbox key add --org shop --scope send --domain example.com",
         "Print a key that only sends, and only from this domain",
     ),
-    example("pillarbox key rotate 3", "Replace a key; the old one works for a day more"),
-    example("pillarbox key revoke 3", "Revoke the key with the id 3 at once"),
-    example("pillarbox domain add --org shop example.com", "Print the DNS records to publish"),
-    example("pillarbox domain list", "List domains and whether they are verified"),
-    example("pillarbox domain check example.com", "Ask SES now"),
-    example("pillarbox domain remove --org shop example.com", "Remove the domain"),
-    example("pillarbox suppression add --org shop ada@example.net", "Suppress one address"),
-    example("pillarbox suppression remove --all ada@example.net", "Allow mail to it everywhere"),
-    example("pillarbox suppression list", "List suppressed addresses"),
-    example("pillarbox suppression import --org shop list.csv", "Import another service's list"),
-    example("pillarbox suppression export list.csv", "Write all suppressions to a file"),
-    example("pillarbox message list --status failed", "List failed messages, newest first"),
-    example(
+    ("pillarbox key rotate 3", "Replace a key; the old one works for a day more"),
+    ("pillarbox key revoke 3", "Revoke the key with the id 3 at once"),
+    ("pillarbox domain add --org shop example.com", "Print the DNS records to publish"),
+    ("pillarbox domain list", "List domains and whether they are verified"),
+    ("pillarbox domain check example.com", "Ask SES now"),
+    ("pillarbox domain remove --org shop example.com", "Remove the domain"),
+    ("pillarbox suppression add --org shop ada@example.net", "Suppress one address"),
+    ("pillarbox suppression remove --all ada@example.net", "Allow mail to it everywhere"),
+    ("pillarbox suppression list", "List suppressed addresses"),
+    ("pillarbox suppression import --org shop list.csv", "Import another service's list"),
+    ("pillarbox suppression export list.csv", "Write all suppressions to a file"),
+    ("pillarbox message list --status failed", "List failed messages, newest first"),
+    (
         "pillarbox message show 01a1fd35-b382-764f-9765-f59ce8c38e64",
         "Show a message and its timeline",
     ),
-    example("pillarbox message cancel --org shop", "Cancel the queued messages of an organisation"),
-    example(
+    ("pillarbox message cancel --org shop", "Cancel the queued messages of an organisation"),
+    (
         "pillarbox webhook add --org shop https://shop.example/events --types email.bounce",
         "Send bounces to an endpoint; its secret is printed only once",
     ),
-    example("pillarbox webhook list", "List endpoints with the state of their deliveries"),
-    example("pillarbox webhook show 1", "Show the endpoint 1 and its last attempts"),
-    example("pillarbox webhook remove 1", "Remove the endpoint 1"),
-    example("pillarbox webhook pause 1", "Stop its deliveries; its events wait"),
-    example("pillarbox webhook resume 1", "Deliver its waiting events"),
-    example(
-        "pillarbox webhook rotate 1",
-        "Print a new secret; the old one signs for 24 more hours",
-    ),
-    example("pillarbox webhook test 1", "Send a test event and print the answer"),
-    example("pillarbox webhook deliveries 1 --failed", "List deliveries that failed"),
-    example("pillarbox webhook replay 1 --since 2h", "Deliver the last two hours again"),
-    example("pillarbox dead-letter list", "List documents that could not be read"),
-    example("pillarbox dead-letter show 1", "Show the document 1"),
-    example("pillarbox dead-letter clear --all", "Delete all of them"),
-    example("pillarbox bodies", "Show how many bodies there are, and what they survive"),
-    example("pillarbox bodies drop", "Discard bodies of an earlier process that cannot be used"),
-    example("pillarbox node list", "List the nodes on the database"),
-    example("pillarbox node drain mail-b", "Let a node send what it holds, before you stop it"),
-    example("pillarbox node drain --undo mail-b", "Make it accept messages again"),
-    example("pillarbox node forget mail-b", "Fail the messages of a node that is gone"),
-    example(
+    ("pillarbox webhook list", "List endpoints with the state of their deliveries"),
+    ("pillarbox webhook show 1", "Show the endpoint 1 and its last attempts"),
+    ("pillarbox webhook remove 1", "Remove the endpoint 1"),
+    ("pillarbox webhook pause 1", "Stop its deliveries; its events wait"),
+    ("pillarbox webhook resume 1", "Deliver its waiting events"),
+    ("pillarbox webhook rotate 1", "Print a new secret; the old one signs for 24 more hours"),
+    ("pillarbox webhook test 1", "Send a test event and print the answer"),
+    ("pillarbox webhook deliveries 1 --failed", "List deliveries that failed"),
+    ("pillarbox webhook replay 1 --since 2h", "Deliver the last two hours again"),
+    ("pillarbox dead-letter list", "List documents that could not be read"),
+    ("pillarbox dead-letter show 1", "Show the document 1"),
+    ("pillarbox dead-letter clear --all", "Delete all of them"),
+    ("pillarbox bodies", "Show how many bodies there are, and what they survive"),
+    ("pillarbox bodies drop", "Discard bodies of an earlier process that cannot be used"),
+    ("pillarbox node list", "List the nodes on the database"),
+    ("pillarbox node drain mail-b", "Let a node send what it holds, before you stop it"),
+    ("pillarbox node drain --undo mail-b", "Make it accept messages again"),
+    ("pillarbox node forget mail-b", "Fail the messages of a node that is gone"),
+    (
         "pillarbox cluster import --config /etc/pillarbox/pillarbox.toml pillarbox.backup",
         "Import a backup into the database of several nodes",
     ),
-    example(
-        "pillarbox aws setup --dry-run",
-        "Say what would be created, and which permissions it needs",
-    ),
-    example(
+    ("pillarbox aws setup --dry-run", "Say what would be created, and which permissions it needs"),
+    (
         "pillarbox aws setup --config /etc/pillarbox/pillarbox.toml",
         "Create it, and write the keys into the file",
     ),
-    example("pillarbox status", "Show how the service is doing"),
-    example("pillarbox status --watch 5s", "Show it every five seconds"),
-    example("pillarbox status --page", "Print the address of the operator's page"),
-    example("pillarbox doctor --config /etc/pillarbox/pillarbox.toml", "Check the set-up"),
-    example(
+    ("pillarbox status", "Show how the service is doing"),
+    ("pillarbox status --watch 5s", "Show it every five seconds"),
+    ("pillarbox status --page", "Print the address of the operator's page"),
+    ("pillarbox doctor --config /etc/pillarbox/pillarbox.toml", "Check the set-up"),
+    (
         "pillarbox doctor --config /etc/pillarbox/pillarbox.toml --send",
         "Send a message to SES's mailbox simulator too",
     ),
-    example("pillarbox clock confirm", "Confirm that the clock is right"),
-    example("pillarbox backup /var/backups/pillarbox.backup", "Copy all stored data to a file"),
-    example(
+    ("pillarbox clock confirm", "Confirm that the clock is right"),
+    ("pillarbox backup /var/backups/pillarbox.backup", "Copy all stored data to a file"),
+    (
         "pillarbox restore --config /etc/pillarbox/pillarbox.toml --replace pillarbox.backup",
         "Put a backup in the place of the data file",
     ),
-    example("pillarbox compact --config /etc/pillarbox/pillarbox.toml", "Make the data file small"),
-    example(
+    ("pillarbox compact --config /etc/pillarbox/pillarbox.toml", "Make the data file small"),
+    (
         "pillarbox completions bash > ~/.local/share/bash-completion/completions/pillarbox",
         "Complete commands in bash",
     ),
-    example("pillarbox man --dir man", "Write the manual pages into the directory man"),
+    ("pillarbox man --dir man", "Write the manual pages into the directory man"),
 ];
 /// The most examples of a command that has commands of its own.
 const MAX_OF_GROUP: usize = 4;
@@ -126,7 +111,7 @@ const MAX_OF_GROUP: usize = 4;
 /// The examples of a command, by its whole name such as `pillarbox key add`.
 pub(super) fn of(command: &clap::Command, name: &str) -> Vec<&'static Example> {
     let is_own = |line: &str| line == name || line.starts_with(&format!("{name} "));
-    let own = ALL.iter().filter(|example| is_own(example.line));
+    let own = ALL.iter().filter(|(line, _)| is_own(line));
     if command.has_subcommands() { own.take(MAX_OF_GROUP).collect() } else { own.collect() }
 }
 
@@ -143,7 +128,7 @@ pub(super) fn in_help(command: clap::Command, name: &str) -> clap::Command {
     if examples.is_empty() {
         return command;
     }
-    let lines = examples.iter().map(|one| format!("  # {}\n  {}\n", one.does, one.line));
+    let lines = examples.iter().map(|(line, does)| format!("  # {does}\n  {line}\n"));
     command.after_help(format!("Examples:\n{}{exit_codes}", lines.collect::<String>()))
 }
 
@@ -168,7 +153,7 @@ mod tests {
         for (command, name) in found {
             assert!(!of(&command, &name).is_empty(), "{name} has no example");
         }
-        for Example { line, .. } in &ALL {
+        for (line, _) in &ALL {
             let line = line.split(" > ").next().unwrap();
             let parsed = root.clone().try_get_matches_from(line.split(' '));
             parsed.unwrap_or_else(|error| panic!("{line}: {error}"));

@@ -86,9 +86,9 @@ fn own_sections(command: &clap::Command, name: &str) -> String {
     let examples = examples::of(command, name);
     if !examples.is_empty() {
         text.push_str(".SH EXAMPLES\n");
-        for example in examples {
-            paragraph(&mut text, &format!("{}:", example.does));
-            verbatim(&mut text, example.line);
+        for (line, does) in examples {
+            paragraph(&mut text, &format!("{does}:"));
+            verbatim(&mut text, line);
         }
     }
     definitions(&mut text, "EXIT STATUS", &EXIT_CODES);
