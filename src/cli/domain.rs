@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::confirmation::{Confirmed, ENDS_BY_ITSELF, on_all_nodes};
 use crate::connect::Session;
 use crate::error::CliError;
-use crate::output::{Table, escaped};
+use crate::output::{Columns, Table, escaped};
 use pillarbox_admin::DomainRemove;
 use pillarbox_admin::domain::{
     self, DnsRecord, DomainChecked, DomainRemoved, DomainReport, Domains, MailFrom,
@@ -31,23 +31,19 @@ pub(super) async fn remove(
 }
 
 pub(super) fn table(list: &Domains) -> String {
-    let mut table = Table::new([
-        "DOMAIN",
-        "ORGANISATION",
-        "STATE",
-        "SINCE",
-        "SES SAYS",
-        "LAST CHECKED",
-        "ADDED",
-    ]);
-    for domain in &list.domains {
-        let domain::Domain { organisation, domain, state, since, added_at, last_check, test: _ } =
-            domain;
-        let (said, at) =
-            last_check.as_ref().map_or(("", "never"), |check| (said(check.ses), check.at.as_str()));
-        table.row([domain, organisation, state, since, said, at, added_at]);
-    }
-    table.or("no domains; pillarbox domain add --org NAME DOMAIN adds one")
+    let columns: Columns<domain::Domain, 7> = [
+        ("DOMAIN", |one| one.domain.clone()),
+        ("ORGANISATION", |one| one.organisation.clone()),
+        ("STATE", |one| one.state.clone()),
+        ("SINCE", |one| one.since.clone()),
+        ("SES SAYS", |one| one.last_check.as_ref().map_or("", |check| said(check.ses)).to_owned()),
+        ("LAST CHECKED", |one| {
+            one.last_check.as_ref().map_or("never", |check| &check.at).to_owned()
+        }),
+        ("ADDED", |one| one.added_at.clone()),
+    ];
+    let none = "no domains; pillarbox domain add --org NAME DOMAIN adds one";
+    Table::of(&list.domains, columns).or(none)
 }
 
 fn removed(removed: &DomainRemoved) -> String {

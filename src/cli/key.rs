@@ -1,6 +1,6 @@
 //! `key`: API keys.
 
-use crate::output::{Table, escaped};
+use crate::output::{Columns, Table, escaped};
 use pillarbox_admin::key::{Key, KeyAdded, Keys};
 
 pub(super) fn added(added: &KeyAdded) -> String {
@@ -12,43 +12,26 @@ pub(super) fn added(added: &KeyAdded) -> String {
 }
 
 pub(super) fn table(list: &Keys) -> String {
-    let mut table = Table::new([
-        "ID",
-        "ORGANISATION",
-        "CREATED",
-        "EXPIRES",
-        "LAST USED",
-        "SCOPES",
-        "DOMAINS",
-        "NAME",
-        "PRIORITY",
-        "MESSAGES EXPIRE",
-    ]);
-    for key in &list.keys {
-        let id = key.id.to_string();
-        let expires = key.expires_at.as_deref().unwrap_or("never");
-        let last_used = key.last_used_at.as_deref().unwrap_or("never");
-        let scopes = key.scopes.join(",");
-        let domains = match key.domains.as_slice() {
+    let columns: Columns<Key, 10> = [
+        ("ID", |key| key.id.to_string()),
+        ("ORGANISATION", |key| key.organisation.clone()),
+        ("CREATED", |key| key.created_at.clone()),
+        ("EXPIRES", |key| or_never(key.expires_at.as_deref())),
+        ("LAST USED", |key| or_never(key.last_used_at.as_deref())),
+        ("SCOPES", |key| key.scopes.join(",")),
+        ("DOMAINS", |key| match key.domains.as_slice() {
             [] => "all".to_owned(),
             domains => domains.join(","),
-        };
-        let expiry = key.message_expires_in.as_deref().unwrap_or("never");
-        let Key { organisation, created_at, label, priority, .. } = key;
-        table.row([
-            &id,
-            organisation,
-            created_at,
-            expires,
-            last_used,
-            &scopes,
-            &domains,
-            label,
-            priority,
-            expiry,
-        ]);
-    }
-    table.or("no keys; pillarbox key add --org NAME makes one")
+        }),
+        ("NAME", |key| key.label.clone()),
+        ("PRIORITY", |key| key.priority.clone()),
+        ("MESSAGES EXPIRE", |key| or_never(key.message_expires_in.as_deref())),
+    ];
+    Table::of(&list.keys, columns).or("no keys; pillarbox key add --org NAME makes one")
+}
+
+fn or_never(time: Option<&str>) -> String {
+    time.unwrap_or("never").to_owned()
 }
 
 pub(super) fn revoked(key: &Key) -> String {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::confirmation::{Confirmed, on_all_nodes};
 use crate::connect::Session;
 use crate::error::CliError;
-use crate::output::{Table, escaped, painted, style_of};
+use crate::output::{Columns, Table, escaped, painted, style_of};
 use pillarbox_admin::message::{
     MAX_MESSAGES, MessageShown, Messages, MessagesCancelled, OperatorsView, QueuedMessages,
 };
@@ -98,19 +98,15 @@ pub(super) async fn list(session: &Session, given: MessageList) -> Result<String
         }));
     }
     Ok(session.show(&all, |all| {
-        let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "OUTCOME", "TO", "SUBJECT"]);
-        for view in &all.messages {
-            let OperatorsView { organisation, message, .. } = view;
-            table.row([
-                &message.id,
-                &message.created_at,
-                organisation,
-                &outcome(view),
-                &recipients(&message.to),
-                &shortened(&message.subject),
-            ]);
-        }
-        let mut text = table.or("no messages");
+        let columns: Columns<OperatorsView, 6> = [
+            ("ID", |one| one.message.id.clone()),
+            ("ACCEPTED", |one| one.message.created_at.clone()),
+            ("ORGANISATION", |one| one.organisation.clone()),
+            ("OUTCOME", outcome),
+            ("TO", |one| recipients(&one.message.to)),
+            ("SUBJECT", |one| shortened(&one.message.subject)),
+        ];
+        let mut text = Table::of(&all.messages, columns).or("no messages");
         if let Some(next) = &all.next {
             let _ = writeln!(text, "there may be more: --before {next}");
         }

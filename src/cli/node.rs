@@ -1,6 +1,6 @@
 //! `node`: the nodes on one database.
 
-use crate::output::Table;
+use crate::output::{Columns, Table};
 use pillarbox_admin::node::{Node, Nodes};
 use pillarbox_admin::{NodeDrain, NodeForget};
 use pillarbox_store::DrainOrder;
@@ -23,30 +23,17 @@ pub(super) fn forgotten(NodeForget { name }: &NodeForget) -> String {
 }
 
 pub(super) fn table(list: &Nodes) -> String {
-    let mut table = Table::new([
-        "NODE",
-        "STATE",
-        "VERSION",
-        "SINCE",
-        "PENDING",
-        "PACE",
-        "DUTIES",
-        "CONDITIONS",
-    ]);
-    for node in &list.nodes {
-        let name = if node.answers { format!("{} *", node.name) } else { node.name.clone() };
-        table.row([
-            &name,
-            &state(node),
-            &node.version,
-            &node.started_at,
-            &node.pending_messages.to_string(),
-            &format!("{:.0} %", node.share * 100.0),
-            &listed(&node.duties),
-            &listed(&node.conditions),
-        ]);
-    }
-    table.or("no node has given a sign of life yet")
+    let columns: Columns<Node, 8> = [
+        ("NODE", |node| if node.answers { format!("{} *", node.name) } else { node.name.clone() }),
+        ("STATE", state),
+        ("VERSION", |node| node.version.clone()),
+        ("SINCE", |node| node.started_at.clone()),
+        ("PENDING", |node| node.pending_messages.to_string()),
+        ("PACE", |node| format!("{:.0} %", node.share * 100.0)),
+        ("DUTIES", |node| listed(&node.duties)),
+        ("CONDITIONS", |node| listed(&node.conditions)),
+    ];
+    Table::of(&list.nodes, columns).or("no node has given a sign of life yet")
 }
 
 fn state(node: &Node) -> String {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::env;
 use std::fmt::Write;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::builder::styling::{AnsiColor, Style};
 
@@ -54,6 +54,9 @@ pub(super) fn style_of(words: &str) -> Style {
     }
 }
 
+/// The columns of a table: the head of each, and its cell in the row of a `T`.
+pub(super) type Columns<T, const N: usize> = [(&'static str, fn(&T) -> String); N];
+
 /// A table with a head.
 pub(super) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
@@ -62,6 +65,13 @@ pub(super) struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     pub(super) fn new(head: [&str; N]) -> Self {
         Self { rows: vec![head.map(str::to_owned)] }
+    }
+
+    /// A table with a row for each of these.
+    pub(super) fn of<T>(rows: &[T], columns: Columns<T, N>) -> Self {
+        let mut table = Self::new(columns.map(|(head, _)| head));
+        table.rows.extend(rows.iter().map(|row| columns.map(|(_, cell)| escaped(&cell(row)))));
+        table
     }
 
     pub(super) fn row(&mut self, cells: [&str; N]) {
@@ -144,8 +154,7 @@ impl Progress {
     pub(super) fn line(&self, line: &str) {
         self.0.suspend(|| {
             // Standard error may be closed; `eprintln` would panic.
-            let _ =
-                std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+            let _ = writeln!(io::stderr(), "{line}");
         });
     }
 }

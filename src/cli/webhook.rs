@@ -7,10 +7,10 @@ use clap::Args;
 
 use crate::connect::Session;
 use crate::error::CliError;
-use crate::output::{Table, escaped};
+use crate::output::{Columns, Table, escaped};
 use pillarbox_admin::webhook::{
-    Webhook, WebhookDeliveryPage, WebhookReplayed, WebhookSecret, WebhookShown, WebhookTested,
-    Webhooks,
+    Webhook, WebhookAttempt, WebhookDelivery, WebhookDeliveryPage, WebhookReplayed, WebhookSecret,
+    WebhookShown, WebhookTested, Webhooks,
 };
 use pillarbox_admin::{WebhookAdd, WebhookTest};
 
@@ -95,44 +95,35 @@ pub(super) fn table(list: &Webhooks) -> String {
 
 pub(super) fn shown(shown: &WebhookShown) -> String {
     let mut text = table(&Webhooks { webhooks: vec![shown.webhook.clone()] });
-    let head = ["WHEN", "STATE", "EVENT", "TYPE", "ATTEMPT", "TOOK", "ANSWER", "NEXT ATTEMPT"];
-    let mut attempts = Table::new(head);
-    for one in &shown.attempts {
-        let answer = match one.body.trim() {
+    let columns: Columns<WebhookAttempt, 8> = [
+        ("WHEN", |one| one.at.clone()),
+        ("STATE", |one| one.state.clone()),
+        ("EVENT", |one| one.event.clone()),
+        ("TYPE", |one| one.event_type.clone()),
+        ("ATTEMPT", |one| one.attempt.to_string()),
+        ("TOOK", |one| format!("{} ms", one.took_millis)),
+        ("ANSWER", |one| match one.body.trim() {
             "" => one.answer.clone(),
             body => format!("{}: {body}", one.answer),
-        };
-        attempts.row([
-            &one.at,
-            &one.state,
-            &one.event,
-            &one.event_type,
-            &one.attempt.to_string(),
-            &format!("{} ms", one.took_millis),
-            &answer,
-            one.next_attempt_at.as_deref().unwrap_or_default(),
-        ]);
-    }
+        }),
+        ("NEXT ATTEMPT", |one| one.next_attempt_at.clone().unwrap_or_default()),
+    ];
+    let attempts = Table::of(&shown.attempts, columns);
     let _ = write!(text, "\n{}", attempts.or("no attempts since the start of the service"));
     text
 }
 
 pub(super) fn deliveries(page: &WebhookDeliveryPage) -> String {
-    let head = ["STATE", "EVENT", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "ANSWER", "NEXT ATTEMPT"];
-    let mut table = Table::new(head);
-    for one in &page.deliveries {
-        let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        table.row([
-            &one.state,
-            &text(&one.event),
-            &text(&one.event_type),
-            &one.attempts.to_string(),
-            &text(&one.attempted_at),
-            &text(&one.answer),
-            &text(&one.next_attempt_at),
-        ]);
-    }
-    table.or("no deliveries")
+    let columns: Columns<WebhookDelivery, 7> = [
+        ("STATE", |one| one.state.clone()),
+        ("EVENT", |one| one.event.clone().unwrap_or_default()),
+        ("TYPE", |one| one.event_type.clone().unwrap_or_default()),
+        ("ATTEMPTS", |one| one.attempts.to_string()),
+        ("LAST ATTEMPT", |one| one.attempted_at.clone().unwrap_or_default()),
+        ("ANSWER", |one| one.answer.clone().unwrap_or_default()),
+        ("NEXT ATTEMPT", |one| one.next_attempt_at.clone().unwrap_or_default()),
+    ];
+    Table::of(&page.deliveries, columns).or("no deliveries")
 }
 
 pub(super) fn replayed(replayed: &WebhookReplayed) -> String {
