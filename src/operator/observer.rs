@@ -223,17 +223,15 @@ impl Observer {
         let queue = &self.parts.bodies.queue;
         let affected = conditions.iter_mut().filter_map(|one| one.affected.as_mut());
         for one in affected.filter(|one| one.outcome == MessageOutcome::Queued.as_str()) {
-            let Some(organisation) = one.id else {
-                let pending = queue.pending();
-                one.waiting = Some((pending.messages - pending.in_flight) as u64);
-                continue;
+            let waiting = match (one.id, one.domain.as_deref().map(DomainName::parse)) {
+                (None, _) => {
+                    let pending = queue.pending();
+                    pending.messages - pending.in_flight
+                }
+                (Some(organisation), None) => queue.backlog(organisation).waiting,
+                (Some(organisation), Some(Ok(domain))) => queue.waiting_from(organisation, &domain),
+                (Some(_), Some(Err(_))) => continue,
             };
-            let domain = one.domain.as_deref().map(DomainName::parse).transpose();
-            let Ok(domain) = domain else { continue };
-            let waiting = domain.map_or_else(
-                || queue.backlog(organisation).waiting,
-                |domain| queue.waiting_from(organisation, &domain),
-            );
             one.waiting = Some(waiting as u64);
         }
     }
