@@ -50,25 +50,22 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        if self.page {
-            let page = self.connection.open().await?.call(Page {}).await?;
-            return Ok(format!("{}\n", page.url));
-        }
-        if self.acknowledge {
-            let session = self.connection.open().await?;
-            let acknowledged = session.run(Acknowledge {}, |answer| match &answer.lost_messages {
-                Some(lost) => format!(
-                    "acknowledged: {} lost messages, the last at {}\n",
-                    lost.messages, lost.last_at
-                ),
-                None => "there are no lost messages to acknowledge\n".to_owned(),
-            });
-            return acknowledged.await;
-        }
         if let Some(interval) = self.watch {
             return watch(&self.connection, interval).await;
         }
         let session = self.connection.open().await?;
+        if self.page {
+            return Ok(format!("{}\n", session.call(Page {}).await?.url));
+        }
+        if self.acknowledge {
+            let acknowledged = session.run(Acknowledge {}, |answer| match &answer.lost_messages {
+                Some(LostMessages { messages, last_at }) => {
+                    format!("acknowledged: {messages} lost messages, the last at {last_at}\n")
+                }
+                None => "there are no lost messages to acknowledge\n".to_owned(),
+            });
+            return acknowledged.await;
+        }
         let status = session.call(admin::Status {}).await?;
         let report = session.show(&status, shown);
         match critical(&status) {
