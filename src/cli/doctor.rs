@@ -157,19 +157,16 @@ async fn synchronisation() -> Finding {
     const ABOUT: &str = "clock synchronisation";
     const ADVICE: &str = "run a time daemon, such as systemd-timesyncd or chrony; without one, \
                           confirm the clock if it is in doubt: pillarbox clock confirm";
-    match Clock::system().synchronisation().await {
+    let message = match Clock::system().synchronisation().await {
         Synchronisation::Yes => {
-            Finding::ok(ABOUT, "the kernel says that its clock is synchronised")
+            return Finding::ok(ABOUT, "the kernel says that its clock is synchronised");
         }
-        Synchronisation::No => {
-            let message = "the kernel does not say that its clock is synchronised";
-            Finding::warning(ABOUT, message, ADVICE)
-        }
+        Synchronisation::No => "the kernel does not say that its clock is synchronised".to_owned(),
         Synchronisation::Unknown { reason } => {
-            let message = format!("the kernel's answer is not known: {reason}");
-            Finding::warning(ABOUT, message, ADVICE)
+            format!("the kernel's answer is not known: {reason}")
         }
-    }
+    };
+    Finding::warning(ABOUT, message, ADVICE)
 }
 
 fn parts(domains: &[Domain]) -> Vec<Part> {

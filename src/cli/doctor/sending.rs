@@ -103,15 +103,12 @@ impl DeliveryTest {
             };
             return Some(vec![Finding::not_ok(ABOUT, message, show)]);
         }
-        let accepted = Finding::ok(
-            ABOUT,
-            match record.attempts {
-                1 => format!("SES took {}{kind} from {} at the first attempt", sent.id, sent.from),
-                more => {
-                    format!("SES took {}{kind} from {} after {more} attempts", sent.id, sent.from)
-                }
-            },
-        );
+        let attempts = match record.attempts {
+            1 => "at the first attempt".to_owned(),
+            more => format!("after {more} attempts"),
+        };
+        let accepted = format!("SES took {}{kind} from {} {attempts}", sent.id, sent.from);
+        let accepted = Finding::ok(ABOUT, accepted);
         let event = |wanted| message.events.iter().find(|event| event.event_type == wanted);
         let outcome = if let Some(event) = event("delivery") {
             Finding::ok(DELIVERY, format!("the message was delivered at {}", event.occurred_at))
