@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::connect::Connection;
-use crate::destination::Destination;
+use crate::destination::{Destination, refuse_own};
 use crate::error::CliError;
 use crate::output::Progress;
 use pillarbox_admin::conditions::several;
@@ -99,7 +99,7 @@ impl Restore {
         if self.check {
             // A running service does not matter: nothing is copied, and nothing is written.
             if let Some(own) = self.connection.own_files().await? {
-                self.refuse_own(&own)?;
+                refuse_own(&own, &self.file)?;
             }
             let contents = Contents::of(&self.file, unclosed)?;
             return Ok(format.show(&Restored::of(&contents, None, false), |done| {
@@ -107,7 +107,7 @@ impl Restore {
             }));
         }
         let directory = self.connection.idle_directory().await?;
-        self.refuse_own(&OwnFiles::in_directory(directory.clone()))?;
+        refuse_own(&OwnFiles::in_directory(directory.clone()), &self.file)?;
         let candidate = check(&self.file, &directory, unclosed)?;
         let existing = if self.replace { Existing::Replace } else { Existing::Keep };
         let now = Clock::system().now();
@@ -123,13 +123,6 @@ impl Restore {
             });
             format!("restored {}\n{kept}Start the service again.\n", done.holds())
         }))
-    }
-
-    fn refuse_own(&self, own: &OwnFiles) -> Result<(), CliError> {
-        own.name_of(&self.file).map_or(Ok(()), |name| {
-            let (file, directory) = (self.file.clone(), own.directory().to_owned());
-            Err(CliError::OwnFile { file, name, directory })
-        })
     }
 }
 
@@ -168,14 +161,12 @@ impl Restored {
             1 => "; 1 row cannot be read".to_owned(),
             more => format!("; {more} rows cannot be read"),
         };
-        let [organisations, keys, domains] =
-            [self.organisations, self.keys, self.domains].map(|count| count as u64);
         format!(
             "{}{newest}, {}, {}, {}, {}{damaged}",
             several(self.messages, "message"),
-            several(organisations, "organisation"),
-            several(keys, "key"),
-            several(domains, "domain"),
+            several(self.organisations as u64, "organisation"),
+            several(self.keys as u64, "key"),
+            several(self.domains as u64, "domain"),
             several(self.suppressions, "suppression")
         )
     }

@@ -32,10 +32,7 @@ impl Destination {
         own: Option<&OwnFiles>,
     ) -> Result<Self, CliError> {
         let failed = |source| CliError::File { file: given.to_owned(), source };
-        if let Some(name) = own.and_then(|own| own.name_of(given)) {
-            let directory = own.map(|own| own.directory().to_owned()).unwrap_or_default();
-            return Err(CliError::OwnFile { file: given.to_owned(), name, directory });
-        }
+        own.map_or(Ok(()), |own| refuse_own(own, given))?;
         let found = match fs::metadata(given) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -57,7 +54,6 @@ impl Destination {
         if found.is_dir() {
             return Err(failed(io::ErrorKind::IsADirectory.into()));
         }
-        let path = fs::canonicalize(given);
         if is_output(&found) {
             return Ok(Self::Output);
         }
@@ -66,9 +62,17 @@ impl Destination {
         }
         match existing {
             Existing::Keep => Err(CopyError::Exists { path: given.to_owned() }.into()),
-            Existing::Replace => path.map(Self::File).map_err(failed),
+            Existing::Replace => fs::canonicalize(given).map(Self::File).map_err(failed),
         }
     }
+}
+
+/// Refuses a file of the service itself.
+pub(super) fn refuse_own(own: &OwnFiles, file: &Path) -> Result<(), CliError> {
+    own.name_of(file).map_or(Ok(()), |name| {
+        let (file, directory) = (file.to_owned(), own.directory().to_owned());
+        Err(CliError::OwnFile { file, name, directory })
+    })
 }
 
 /// Returns whether this is what standard output goes to. A terminal or pipe has no other name that
