@@ -206,10 +206,8 @@ fn webhook_url(text: &str) -> Result<WebhookUrl, String> {
 }
 
 fn send_rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        Ok(_) | Err(_) => Err("a rate is a number over 0".to_owned()),
-    }
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "a rate is a number over 0".to_owned())
 }
 
 fn identity(text: &str) -> Result<String, String> {
