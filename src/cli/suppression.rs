@@ -120,7 +120,9 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
         clear(session, &mut changes).await?;
     }
     let report = session.show(&changes, shown);
-    match changes.addresses.iter().filter(|change| has_failed(change)).count() {
+    let has_failed =
+        |change: &&SuppressionChange| matches!(change.at_ses, Some(AtSes::Failed { .. }));
+    match changes.addresses.iter().filter(has_failed).count() {
         0 => Ok(report),
         addresses => Err(CliError::Reported {
             report,
@@ -144,14 +146,9 @@ async fn require_production(session: &Session, name: &str) -> Result<(), CliErro
     Ok(())
 }
 
-fn has_failed(change: &SuppressionChange) -> bool {
-    matches!(change.at_ses, Some(AtSes::Failed { .. }))
-}
-
 /// One address a call: SES takes one such call a second.
 async fn clear(session: &Session, changes: &mut SuppressionChanges) -> Result<(), CliError> {
-    let total = u64::try_from(changes.addresses.len()).unwrap_or(u64::MAX);
-    let progress = Progress::of(total, "clearing at SES");
+    let progress = Progress::of(changes.addresses.len() as u64, "clearing at SES");
     for (done, change) in (1..).zip(&mut changes.addresses) {
         let address = change.address.clone();
         change.at_ses = Some(session.call(SuppressionClearAtSes { address }).await?);

@@ -91,36 +91,36 @@ pub(super) struct Layout {
     pub(super) separator: u8,
     pub(super) columns: Columns,
     pub(super) has_head: bool,
-    /// True if its rows may name their organisation.
+    /// True if its rows may name their organisation, or if there is none.
     pub(super) has_organisations: bool,
 }
 
 impl Layout {
     /// Finds out how a file is to be read that begins with this line, whose separator may be known.
+    /// A file without a row has none.
     pub(super) fn of(first: &[u8], separator: Option<u8>) -> Result<Self, String> {
+        if first.is_empty() {
+            let (separator, columns) = (SEPARATORS[0], Columns::by_position());
+            return Ok(Self { separator, columns, has_head: false, has_organisations: true });
+        }
         let separators = separator.map_or(SEPARATORS.to_vec(), |known| vec![known]);
         let records: Vec<_> =
             separators.into_iter().map(|separator| (separator, split(first, separator))).collect();
-        let head = records.iter().find_map(|(separator, record)| {
-            let columns = Columns::of_head(record)?;
-            let has_organisations = columns.0[3].is_some();
-            Some(Self { separator: *separator, columns, has_head: true, has_organisations })
-        });
-        let of_row = |columns: Columns, separator, record: &StringRecord| {
+        let layout = |columns: Columns, (separator, record): &(u8, StringRecord), has_head| {
             let organisation = columns.0[3].and_then(|column| record.get(column));
-            let has_organisations = organisation.is_some_and(|cell| !cell.trim().is_empty());
-            Self { separator, columns, has_head: false, has_organisations }
+            let has_organisations =
+                organisation.is_some_and(|cell| has_head || !cell.trim().is_empty());
+            Self { separator: *separator, columns, has_head, has_organisations }
         };
-        let row = || {
-            records.iter().find_map(|(separator, record)| {
-                Some(of_row(Columns::of_row(record)?, *separator, record))
-            })
-        };
+        let head =
+            records.iter().find_map(|line| Some(layout(Columns::of_head(&line.1)?, line, true)));
+        let row =
+            || records.iter().find_map(|line| Some(layout(Columns::of_row(&line.1)?, line, false)));
         // A first address that is none is refused as any other.
         let bad_row = || {
-            let (separator, record) = records.first()?;
-            let is_address = record.get(0)?.contains('@');
-            is_address.then(|| of_row(Columns::by_position(), *separator, record))
+            let line = records.first()?;
+            let is_address = line.1.get(0)?.contains('@');
+            is_address.then(|| layout(Columns::by_position(), line, false))
         };
         head.or_else(row).or_else(bad_row).ok_or_else(|| {
             let line = String::from_utf8_lossy(first);
@@ -130,12 +130,6 @@ impl Layout {
                  nor has an address: {shown:?}"
             )
         })
-    }
-
-    /// The layout of a file without a row.
-    pub(super) fn of_nothing() -> Self {
-        let columns = Columns::by_position();
-        Self { separator: SEPARATORS[0], columns, has_head: false, has_organisations: false }
     }
 
     /// The separator that a line of Excel's says (`sep=;`), if it is one.

@@ -47,24 +47,17 @@ pub(crate) async fn export(session: &Session, given: Export) -> Result<String, C
         Destination::of(&given.file, existing, own.as_ref())?
     };
     let path = match destination {
-        Destination::Output => {
-            let written = write(session, &given.filter, BufWriter::new(io::stdout())).await;
-            return streamed(session, written.map(|(_, exported)| exported), failed);
-        }
+        Destination::Output => return to_stream(session, &given, io::stdout()).await,
         Destination::Stream(path) => {
             let file = File::options().append(true).open(path).map_err(failed)?;
-            let written = write(session, &given.filter, BufWriter::new(file)).await;
-            return streamed(session, written.map(|(_, exported)| exported), failed);
+            return to_stream(session, &given, file).await;
         }
         Destination::File(path) => path,
     };
     let directory = path.parent().unwrap_or(&path);
     let file = NamedTempFile::new_in(directory).map_err(failed)?;
-    let (out, exported) =
-        write(session, &given.filter, BufWriter::new(file)).await.map_err(|error| match error {
-            Failed::Write(error) => failed(error),
-            Failed::Read(error) => error,
-        })?;
+    let written = write(session, &given.filter, BufWriter::new(file)).await;
+    let (out, exported) = written.map_err(|error| error.of(&given.file))?;
     let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
     match existing {
@@ -82,21 +75,16 @@ pub(crate) async fn export(session: &Session, given: Export) -> Result<String, C
     }))
 }
 
-/// Ends an export into a stream, whose reader needs no line with its path.
-fn streamed(
-    session: &Session,
-    written: Result<Exported, Failed>,
-    failed: impl FnOnce(io::Error) -> CliError,
-) -> Result<String, CliError> {
-    match written {
-        Ok(exported) => {
+/// Exports into a stream, whose reader needs no line with its path.
+async fn to_stream(session: &Session, given: &Export, out: impl Write) -> Result<String, CliError> {
+    match write(session, &given.filter, BufWriter::new(out)).await {
+        Ok((_, exported)) => {
             note(session, &exported);
             Ok(String::new())
         }
         // `pillarbox suppression export - | head` has what it wants.
         Err(Failed::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(String::new()),
-        Err(Failed::Write(error)) => Err(failed(error)),
-        Err(Failed::Read(error)) => Err(error),
+        Err(error) => Err(error.of(&given.file)),
     }
 }
 
@@ -104,6 +92,15 @@ fn streamed(
 enum Failed {
     Read(CliError),
     Write(io::Error),
+}
+
+impl Failed {
+    fn of(self, file: &Path) -> CliError {
+        match self {
+            Self::Read(error) => error,
+            Self::Write(source) => CliError::File { file: file.to_owned(), source },
+        }
+    }
 }
 
 /// Writes page after page. Each is read from a snapshot of its own: what changes meanwhile is in

@@ -49,6 +49,12 @@ pub(crate) struct Import {
     file: PathBuf,
 }
 
+impl Import {
+    fn failed(&self, source: io::Error) -> CliError {
+        CliError::File { file: self.file.clone(), source }
+    }
+}
+
 /// Result of the import of a file.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -74,8 +80,7 @@ pub(crate) async fn import(session: &Session, given: Import) -> Result<String, C
             .call(SuppressionList { scope: Some(scope.clone()), after: None, search: None })
             .await?;
     }
-    let failed = |source| CliError::File { file: given.file.clone(), source };
-    let mut list = List::open(&given.file, given.strict).map_err(failed)?;
+    let mut list = List::open(&given.file, given.strict).map_err(|error| given.failed(error))?;
     let (imported, causes) = (Imported::default(), BTreeMap::new());
     let mut pass = Pass { given: &given, imported, causes };
     if given.strict {
@@ -83,7 +88,7 @@ pub(crate) async fn import(session: &Session, given: Import) -> Result<String, C
         if !pass.imported.refused.is_empty() {
             return pass.end(session);
         }
-        list.back().map_err(failed)?;
+        list.back().map_err(|error| given.failed(error))?;
     }
     pass.run(session, &list, ImportMode::Apply).await?;
     pass.end(session)
@@ -142,7 +147,6 @@ impl Pass<'_> {
         mode: ImportMode,
     ) -> Result<(), CliError> {
         let given = self.given;
-        let failed = |source| CliError::File { file: given.file.clone(), source };
         let what = match mode {
             ImportMode::Apply => "importing",
             ImportMode::Check => "checking",
@@ -155,7 +159,7 @@ impl Pass<'_> {
             let mut sorted = Vec::new();
             let mut is_end = false;
             while sorted.len() < SORTED_ROWS && !is_end {
-                match rows.next(given).map_err(failed)? {
+                match rows.next(given).map_err(|error| given.failed(error))? {
                     Some(Ok(row)) => sorted.push(row),
                     Some(Err((line, rule))) => self.refuse(&progress, session, line, rule),
                     None => is_end = true,
@@ -163,10 +167,10 @@ impl Pass<'_> {
             }
             let read = rows.at() - from;
             sorted.sort_by(|(_, a), (_, b)| order(a).cmp(&order(b)));
-            let number = u64::try_from(sorted.len()).unwrap_or(u64::MAX).max(1);
+            let number = sorted.len().max(1) as u64;
             let mut sent = 0;
             for batch in batches(sorted) {
-                let length = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+                let length = batch.len() as u64;
                 self.send(session, &progress, batch, mode).await?;
                 sent += length;
                 progress.at(from + read * sent / number);
@@ -191,8 +195,8 @@ impl Pass<'_> {
             let rest = "import the list again for the rest";
             CliError::Refused(format!("{source}. {done} rows are in; {rest}"))
         })?;
-        self.imported.added += u64::try_from(answer.added).unwrap_or(u64::MAX);
-        self.imported.already_there += u64::try_from(answer.already_there).unwrap_or(u64::MAX);
+        self.imported.added += answer.added as u64;
+        self.imported.already_there += answer.already_there as u64;
         for refused in answer.refused {
             let unknown = || CallError::Unreadable(format!("no row {}", refused.row));
             let line = *lines.get(refused.row).ok_or_else(unknown)?;
@@ -262,11 +266,14 @@ fn cause(rule: &str) -> &str {
 
 /// The store's own order, as far as it follows from texts.
 fn order(row: &ImportRow) -> (Option<&str>, String) {
-    let organisation = match &row.scope {
+    (organisation(row), row.address.to_ascii_lowercase())
+}
+
+fn organisation(row: &ImportRow) -> Option<&str> {
+    match &row.scope {
         Scope::All => None,
-        Scope::Organisation(name) => Some(name.as_str()),
-    };
-    (organisation, row.address.to_ascii_lowercase())
+        Scope::Organisation(name) => Some(name),
+    }
 }
 
 /// The rows in requests of bounded size.
@@ -286,13 +293,9 @@ fn batches(rows: Vec<Placed>) -> impl Iterator<Item = Vec<Placed>> {
 }
 
 fn size(row: &ImportRow) -> usize {
-    let organisation = match &row.scope {
-        Scope::All => 0,
-        Scope::Organisation(name) => name.len(),
-    };
     let cells = [&row.reason, &row.since, &row.message];
     let cells: usize = cells.into_iter().flatten().map(String::len).sum();
-    organisation + row.address.len() + cells
+    organisation(row).map_or(0, str::len) + row.address.len() + cells
 }
 
 /// The rows of a list.
@@ -315,37 +318,27 @@ impl<R: Read> Rows<R> {
             |cause: &str| CliError::Refused(format!("{name}: {cause}. Nothing was imported"));
         let mut text = Text::new(from).map_err(|error| match error {
             NoList::Cause(cause) => refused(cause),
-            NoList::Io(source) => CliError::File { file: given.file.clone(), source },
+            NoList::Io(error) => given.failed(error),
         })?;
         let separator = Layout::said_separator(text.first_line());
         if separator.is_some() {
             text.skip_line();
         }
-        let first = text.first_line();
-        let is_empty = first.is_empty();
-        let layout = match first {
-            [] => Layout::of_nothing(),
-            first => Layout::of(first, separator).map_err(|cause| refused(&cause))?,
-        };
-        if !is_empty && given.scope.is_none() && !layout.has_organisations {
+        let layout = Layout::of(text.first_line(), separator).map_err(|cause| refused(&cause))?;
+        if given.scope.is_none() && !layout.has_organisations {
             return Err(refused(
                 "it does not say for which organisation it is; give --org NAME, or --all for every \
                  organisation",
             ));
         }
         let mut reader = csv::ReaderBuilder::new();
-        reader.has_headers(false).flexible(true).delimiter(layout.separator);
-        let mut reader = reader.from_reader(text);
-        let mut record = ByteRecord::new();
-        if layout.has_head {
-            let read = reader.read_byte_record(&mut record);
-            read.map_err(|error| CliError::File {
-                file: given.file.clone(),
-                source: error.into(),
-            })?;
-        }
-        let (columns, skipped) = (layout.columns, u64::from(separator.is_some()));
-        Ok(Self { reader, columns, skipped, record })
+        reader.has_headers(layout.has_head).flexible(true).delimiter(layout.separator);
+        Ok(Self {
+            reader: reader.from_reader(text),
+            columns: layout.columns,
+            skipped: u64::from(separator.is_some()),
+            record: ByteRecord::new(),
+        })
     }
 
     /// Number of bytes of the file that have been read.

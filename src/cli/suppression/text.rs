@@ -51,16 +51,10 @@ pub(super) enum NoList {
     Io(io::Error),
 }
 
-impl From<io::Error> for NoList {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 impl<R: Read> Text<R> {
     pub(super) fn new(mut from: R) -> Result<Self, NoList> {
         let mut first = Vec::new();
-        from.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut first)?;
+        from.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut first).map_err(NoList::Io)?;
         let mut text = Self {
             from,
             decoder: None,
