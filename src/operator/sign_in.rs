@@ -153,14 +153,12 @@ impl SignIn {
 
     fn transport(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Transport {
         const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-        if self.is_proxy(peer) {
+        match peer {
             // A proxy on this machine may have clients elsewhere.
-            return match only(headers, &FORWARDED_PROTO) {
+            _ if self.is_proxy(peer) => match only(headers, &FORWARDED_PROTO) {
                 Some(scheme) if scheme.eq_ignore_ascii_case("https") => Transport::Tls,
                 _ => Transport::Open,
-            };
-        }
-        match peer {
+            },
             Some(peer) if peer.to_canonical().is_loopback() => Transport::Loopback,
             _ => Transport::Open,
         }
