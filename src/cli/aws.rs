@@ -78,10 +78,10 @@ impl Setup {
                 "without --config none is written; put in: {}",
                 lines(keys)
             )),
-            Some(_) if self.dry_run => match in_effect(self.config.as_deref(), keys) {
-                Ok(()) => Outcome::Found,
-                Err(_) => Outcome::Planned(format!("would be written: {}", lines(keys))),
-            },
+            Some(path) if self.dry_run && in_effect(Some(path), keys).is_ok() => Outcome::Found,
+            Some(_) if self.dry_run => {
+                Outcome::Planned(format!("would be written: {}", lines(keys)))
+            }
             Some(path) => write(path, keys),
         };
         report.steps.push(Step { what, name, outcome });
@@ -139,15 +139,13 @@ fn for_people(report: &Report, mode: Mode) -> String {
     }
     let mut text = table.or("");
     if mode == Mode::DryRun {
-        for (whom, policy) in [
-            (
-                "The policy for the person who runs the set-up",
-                iam_policy::for_setup(&report.resources),
-            ),
-            ("The policy for the service", iam_policy::for_service(&report.resources)),
-        ] {
-            let _ = writeln!(text, "\n{whom}:\n{policy:#}");
-        }
+        let setup = iam_policy::for_setup(&report.resources);
+        let service = iam_policy::for_service(&report.resources);
+        let _ = writeln!(
+            text,
+            "\nThe policy for the person who runs the set-up:\n{setup:#}\n\nThe policy for the \
+             service:\n{service:#}"
+        );
     }
     text
 }
