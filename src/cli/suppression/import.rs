@@ -343,7 +343,7 @@ impl<R: Read> Rows<R> {
 
     /// Number of bytes of the file that have been read.
     fn at(&self) -> u64 {
-        self.reader.get_ref().taken()
+        self.reader.get_ref().taken
     }
 
     /// The next row, or its line and the rule that it breaks; `None` at the end.

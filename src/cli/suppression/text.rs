@@ -40,8 +40,8 @@ pub(super) struct Text<R> {
     /// True if the last line has not ended.
     is_in_line: bool,
     has_ended: bool,
-    /// Bytes that were read from below.
-    taken: u64,
+    /// Number of bytes that have been read from the source.
+    pub(super) taken: u64,
 }
 
 /// Reason why a text is no list.
@@ -94,11 +94,6 @@ impl<R: Read> Text<R> {
     pub(super) fn skip_line(&mut self) {
         let end = self.content[self.at..].iter().position(|byte| *byte == b'\n');
         self.at = end.map_or(self.content.len(), |end| self.at + end + 1);
-    }
-
-    /// Number of bytes that have been read from the source.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
     }
 
     fn fill(&mut self) -> io::Result<()> {
