@@ -12,7 +12,7 @@ use crate::output::Progress;
 use pillarbox_config::StoreConfig;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_service as service;
-use pillarbox_store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
+use pillarbox_store::{Existing, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {
@@ -57,9 +57,7 @@ impl Import {
         let candidate = backup::check(&self.file, directory.path(), unclosed)?;
         let now = Clock::system().now();
         candidate.install(Existing::Keep, now)?;
-        let file = directory.path().join(FILE_NAME);
-        let store = Store::observe(directory.path(), now)
-            .map_err(|source| CliError::Open { file, source })?;
+        let store = connect::observe(directory.path(), now)?;
         let progress = Progress::counting("importing rows:");
         let imported = store.import_into(&server, |rows| progress.at(rows)).await;
         drop(progress);

@@ -13,6 +13,7 @@ use crate::output::Progress;
 use pillarbox_admin::client::{CallError, Client, ConnectError};
 use pillarbox_admin::{Admin, Call, Identify};
 use pillarbox_config::{self as config, Config, StoreConfig};
+use pillarbox_domain::time::Timestamp;
 use pillarbox_runtime::clock::{Clock, ConfirmedBy};
 use pillarbox_store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 
@@ -244,11 +245,15 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
     }
 }
 
+/// Opens the data file of a directory that no service has open.
+pub(super) fn observe(directory: &Path, now: Timestamp) -> Result<Store, CliError> {
+    let open = |source| CliError::Open { file: directory.join(FILE_NAME), source };
+    Store::observe(directory, now).map_err(open)
+}
+
 async fn open_directory(directory: &Path) -> Result<Box<Admin>, CliError> {
     let clock = Clock::system();
-    let opened = Store::observe(directory, clock.now());
-    let store =
-        opened.map_err(|source| CliError::Open { file: directory.join(FILE_NAME), source })?;
+    let store = observe(directory, clock.now())?;
     // If the clock is in doubt, windows are judged by the file's time stamp.
     if let (Ok(record), Ok(newest)) = (store.time_record().await, store.newest().await) {
         clock.open(record, newest, ConfirmedBy::Nobody);

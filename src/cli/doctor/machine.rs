@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use crate::connect;
 use crate::doctor::socket::damaged;
 use crate::error::CliError;
 use pillarbox_admin::checks::Finding;
@@ -87,13 +88,10 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     };
     let mode = found.permissions().mode() & 0o7777;
     if mode & NOT_OWNER != 0 {
-        return Finding::not_ok(
-            about,
-            format!(
-                "{shown} is open to others (mode {mode:04o}); it holds recipients and subjects"
-            ),
-            format!("chmod 0600 {shown}"),
+        let message = format!(
+            "{shown} is open to others (mode {mode:04o}); it holds recipients and subjects"
         );
+        return Finding::not_ok(about, message, format!("chmod 0600 {shown}"));
     }
     if found.uid() != directory.uid() {
         return Finding::not_ok(
@@ -145,21 +143,20 @@ pub(super) async fn database(config: &Config) -> Vec<Finding> {
 
 /// The sender domains in the file, if no service runs. A missing file is not created.
 pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
-    let file = config.data_dir.join(FILE_NAME);
-    if !file.is_file() {
+    if !config.data_dir.join(FILE_NAME).is_file() {
         return (Vec::new(), None);
     }
     let clock = Clock::system();
-    let store = match Store::observe(&config.data_dir, clock.now()) {
+    let store = match connect::observe(&config.data_dir, clock.now()) {
         Ok(store) => store,
-        Err(source) => {
-            let (error, advice) = match source {
-                OpenError::InUse => (
+        Err(error) => {
+            let (error, advice) = match error {
+                CliError::Open { file, source: OpenError::InUse } => (
                     CliError::InUse { file, socket: config.admin_socket.clone() },
                     "a service runs on it and does not answer: is admin_socket right?",
                 ),
-                source => (
-                    CliError::Open { file, source },
+                error => (
+                    error,
                     "run this as the service's user; if the file is damaged, restore a backup",
                 ),
             };
