@@ -19,7 +19,6 @@ use pillarbox_admin::client::{Client, ConnectError};
 use pillarbox_admin::domain::Domain;
 use pillarbox_admin::webhook::Webhook;
 use pillarbox_admin::{DomainList, Examine, WebhookList, WebhookReach};
-use pillarbox_config::Config;
 use pillarbox_runtime::clock::{Clock, Synchronisation};
 use pillarbox_service as service;
 use pillarbox_ses::SesClient;
@@ -78,11 +77,19 @@ impl Doctor {
                 let (domains, finding) =
                     if stopped { machine::domains(&config).await } else { (Vec::new(), None) };
                 report.add_all(finding);
-                if let Some(ses) = own(&config, &mut report) {
-                    let events_queue = events_queue.as_deref();
-                    let examiner = Examiner { ses: &ses, events_queue };
-                    for part in parts(&domains) {
-                        report.add_all(examiner.examine(&part).await?);
+                let options = service::ses_options(&config, Credentials::aws());
+                match SesClient::new(options, Clock::system()) {
+                    Ok(ses) => {
+                        let events_queue = events_queue.as_deref();
+                        let examiner = Examiner { ses: &ses, events_queue };
+                        for part in parts(&domains) {
+                            report.add_all(examiner.examine(&part).await?);
+                        }
+                    }
+                    Err(error) => {
+                        let advice = "correct ses.region, ses.endpoint and ses.proxy, or install \
+                                      the root certificates";
+                        report.add(Finding::not_ok("SES", error.to_string(), advice));
                     }
                 }
             }
@@ -106,20 +113,6 @@ impl Doctor {
             }
         }
         report.finish()
-    }
-}
-
-/// A client of our own, if it can be made.
-fn own(config: &Config, report: &mut Report) -> Option<SesClient> {
-    let options = service::ses_options(config, Credentials::aws());
-    match SesClient::new(options, Clock::system()) {
-        Ok(ses) => Some(ses),
-        Err(error) => {
-            let advice =
-                "correct ses.region, ses.endpoint and ses.proxy, or install the root certificates";
-            report.add(Finding::not_ok("SES", error.to_string(), advice));
-            None
-        }
     }
 }
 

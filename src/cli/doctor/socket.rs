@@ -94,7 +94,13 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     if let Some(address) = serves_resend {
         findings.push(finding(RESEND_API, listener(address).await));
     }
-    let smtp_address = |begins, configured| smtp_address(&smtp_listeners, begins, configured);
+    // Of the socket that a supervisor has handed over, or else of the configuration.
+    let smtp_address = |begins, configured: Option<SocketAddr>| {
+        let is_its =
+            |one: &&SmtpListener| one.begins == begins && one.opened_by == SocketOpener::Supervisor;
+        let handed_over = smtp_listeners.iter().find(is_its).map(|one| one.address);
+        handed_over.or(configured.filter(|address| address.port() != 0))
+    };
     if let Some(address) = smtp_address(SessionStart::PlainText, config.smtp.listen) {
         findings.push(finding(SMTP, submission(address, config.tls.as_ref()).await));
     }
@@ -102,20 +108,6 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         findings.push(finding(SMTP, submission_over_tls(address).await));
     }
     (Ok(client), findings)
-}
-
-/// Address for SMTP sessions that begin like this: of the socket that a supervisor has handed over,
-/// or else of the configuration.
-fn smtp_address(
-    listeners: &[SmtpListener],
-    begins: SessionStart,
-    configured: Option<SocketAddr>,
-) -> Option<SocketAddr> {
-    let mut handed_over = listeners
-        .iter()
-        .filter(|one| one.begins == begins && one.opened_by == SocketOpener::Supervisor);
-    let configured = configured.filter(|address| address.port() != 0);
-    handed_over.next().map(|one| one.address).or(configured)
 }
 
 fn rights(config: &Config) -> Finding {
