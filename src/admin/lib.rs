@@ -21,7 +21,6 @@ use pillarbox_alerts::Alerts;
 use pillarbox_domain::message_terms::Priority;
 use pillarbox_domain::outcome::MessageOutcome;
 use pillarbox_domain::webhook::WebhookFormat;
-use pillarbox_http::tls::Tls;
 use pillarbox_intake::Intake;
 use pillarbox_records::views::is_false;
 use pillarbox_runtime::clock::Clock;
@@ -43,7 +42,6 @@ pub mod identity;
 pub mod key;
 pub mod live;
 pub mod message;
-mod moment;
 pub mod node;
 mod options;
 pub mod organisation;
@@ -62,7 +60,7 @@ use bodies::BodyFacts;
 use identity::Identity;
 use live::LiveView;
 use options::{StatusParser, flag};
-use refusal::{Result, domain_name, organisation_name};
+use refusal::{Result, domain_name, moment, organisation_name};
 use restart::Restarts;
 use status::SmtpListener;
 
@@ -654,8 +652,6 @@ pub struct ServiceFacts {
     pub resend: Option<SocketAddr>,
     /// Listeners at which messages are submitted over SMTP.
     pub smtp: Vec<SmtpListener>,
-    /// TLS of these listeners; `None` if they use none.
-    pub tls: Option<Arc<Tls>>,
     pub intake: Arc<Intake>,
     /// URL of the queue by which their events come back, if there is one.
     pub events_queue: Option<String>,

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::failure_explanations::{self, Explanation};
-use crate::moment::moment;
 use crate::suppression::Suppression;
 use crate::webhook::MessageDelivery;
 use crate::{
     Admin, MAX_PAGE, MessageCancel, MessageCount, MessageList, MessageShow, Refusal, Result,
-    domain_name,
+    domain_name, moment,
 };
 use pillarbox_dispatch::Cancelled;
 use pillarbox_domain::event::Event;

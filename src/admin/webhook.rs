@@ -1,15 +1,12 @@
 //! Webhooks: endpoints added, listed, changed and tested, and their deliveries.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::key::SecretInClear;
-use crate::moment::moment;
 use crate::{
     Admin, Refusal, Result, WebhookAdd, WebhookDeliveryList, WebhookList, WebhookPause,
     WebhookReach, WebhookRemove, WebhookReplay, WebhookResume, WebhookRotate, WebhookShow,
-    WebhookTest,
+    WebhookTest, moment,
 };
 use pillarbox_domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use pillarbox_domain::id::MessageId;
@@ -275,14 +272,13 @@ pub(super) async fn test(admin: &Admin, call: WebhookTest) -> Result<WebhookTest
     let webhook = admin.webhook(call.id)?;
     let kind = admin.store.shown_kind(webhook.organisation);
     let answer = webhooks::test(&webhook, kind, &admin.clock, &admin.webhooks_proxy).await;
-    let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
-    let mut body = answer.body;
-    body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
+    let mut answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
+    answer.body.truncate(answer.body.floor_char_boundary(MAX_BODY_SHOWN));
     Ok(WebhookTested {
         delivered: answer.is_delivered,
         answer: answer.answer,
         took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
-        body,
+        body: answer.body,
     })
 }
 
@@ -394,12 +390,12 @@ impl Admin {
             .filter(|(_, one)| one.message == message)
             .collect();
         found.sort_by_key(|(_, one)| one.at);
-        let shown = |(webhook, one): (&Endpoint, &Arc<Attempted>)| MessageDelivery {
+        let shown = found.into_iter().map(|(webhook, one)| MessageDelivery {
             webhook: webhook.id.0,
             url: webhook.url.as_str().to_owned(),
             attempt: WebhookAttempt::from(&**one),
-        };
-        found.into_iter().map(shown).collect()
+        });
+        shown.collect()
     }
 
     /// State of its deliveries in the running service; `None` if none runs.

@@ -538,7 +538,6 @@ fn facts(
         clients: listeners.address,
         resend: listeners.resend.as_ref().map(|(_, address)| *address),
         smtp: listeners.smtp.iter().map(listeners::SmtpListener::told).collect(),
-        tls: listeners.tls.clone(),
         intake: Arc::clone(intake),
         events_queue: events_queue(config),
         page: page.clone(),
