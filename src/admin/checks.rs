@@ -92,8 +92,7 @@ impl Finding {
         message: impl Into<String>,
         advice: impl Into<String>,
     ) -> Self {
-        let (about, message) = (about.into(), message.into());
-        Self { about, verdict: Verdict::NotOk, message, advice: Some(advice.into()) }
+        Self { verdict: Verdict::NotOk, advice: Some(advice.into()), ..Self::ok(about, message) }
     }
 }
 

@@ -69,11 +69,6 @@ const EVENTS: [Explanation; 8] = [
     ),
 ];
 
-fn event_named(topic: &str) -> Explanation {
-    let found = EVENTS.into_iter().find(|one| one.topic == topic);
-    found.expect("every kind of event is explained")
-}
-
 /// Returns everything that is explained: failure codes, then kinds of events.
 pub fn all() -> impl Iterator<Item = Explanation> {
     FailureCode::ALL.into_iter().map(of_failure).chain(EVENTS)
@@ -146,7 +141,7 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
 /// Explanation of an event, from its type and its details.
 pub fn of_event(event: &Event) -> Explanation {
     let is_stopped = event.suppresses().is_none();
-    event_named(match &event.detail {
+    let topic = match &event.detail {
         EventDetail::Bounce { bounce_type: BounceType::Permanent, .. } if is_stopped => {
             "stopped_at_ses"
         }
@@ -157,7 +152,9 @@ pub fn of_event(event: &Event) -> Explanation {
         EventDetail::Reject { .. } => "reject",
         EventDetail::DeliveryDelay { .. } => "delivery_delay",
         EventDetail::Delivery { .. } => "delivery",
-    })
+    };
+    let found = EVENTS.into_iter().find(|one| one.topic == topic);
+    found.expect("every kind of event is explained")
 }
 
 #[cfg(test)]

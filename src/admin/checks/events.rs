@@ -112,9 +112,7 @@ impl Examiner<'_> {
     /// Finding about the event types that the set publishes; `None` if the service waits for none.
     fn published(&self, set: &str, destinations: &[EventDestination]) -> Option<Finding> {
         const ABOUT: &str = "event destination";
-        if self.events_queue.is_none() {
-            return None;
-        }
+        self.events_queue?;
         let advice = format!(
             "run pillarbox aws setup, or correct the event destinations of {set} in the SES console"
         );
@@ -239,10 +237,8 @@ impl Examiner<'_> {
     }
 
     async fn attributes(&self, url: &str) -> Result<BTreeMap<String, String>, CallError> {
-        match SqsQueue::new(self.ses, url) {
-            Ok(queue) => queue.attributes().await,
-            Err(error) => Err(CallError::Unreachable(error.to_string())),
-        }
+        let queue = SqsQueue::new(self.ses, url);
+        queue.map_err(|error| CallError::Unreachable(error.to_string()))?.attributes().await
     }
 
     async fn dead_letters(&self, url: &str, policy: Option<&String>) -> Finding {
