@@ -115,14 +115,14 @@ pub(super) fn show(admin: &Admin, _: &BodiesShow) -> Result<Bodies> {
 
 pub(super) fn drop_unreadable(admin: &Admin, _: &BodiesDrop) -> Result<BodiesDropped> {
     let facts = &admin.facts()?.bodies;
-    if (facts.unreadable)().is_none() {
-        return Ok(BodiesDropped { dropped: false });
+    let dropped = (facts.unreadable)().is_some();
+    if dropped {
+        (facts.drop_unreadable)().map_err(|error| {
+            Refusal::new(format!(
+                "the service manager cannot be reached, so it still keeps the bodies: {error}. \
+                 Repeat the command"
+            ))
+        })?;
     }
-    (facts.drop_unreadable)().map_err(|error| {
-        Refusal::new(format!(
-            "the service manager cannot be reached, so it still keeps the bodies: {error}. \
-             Repeat the command"
-        ))
-    })?;
-    Ok(BodiesDropped { dropped: true })
+    Ok(BodiesDropped { dropped })
 }

@@ -54,8 +54,7 @@ pub(super) async fn list(admin: &Admin, _: DeadLetterList) -> Result<DeadLetters
 
 pub(super) async fn show(admin: &Admin, call: DeadLetterShow) -> Result<DeadLetterShown> {
     let found = one(&admin.store.dead_letters(ALL).await?, &call.id)?;
-    let (letter, document) = (shown(&found), found.document);
-    Ok(DeadLetterShown { letter, document })
+    Ok(DeadLetterShown { letter: shown(&found), document: found.document })
 }
 
 pub(super) async fn clear(admin: &Admin, call: DeadLetterClear) -> Result<DeadLettersCleared> {

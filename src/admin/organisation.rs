@@ -45,8 +45,7 @@ pub struct Paused {
 
 impl From<domain::Pause> for Paused {
     fn from(pause: domain::Pause) -> Self {
-        let domain::Pause { since, requests } = pause;
-        Self { since: since.to_string(), requests: requests.as_str().to_owned() }
+        Self { since: pause.since.to_string(), requests: pause.requests.as_str().to_owned() }
     }
 }
 
@@ -137,8 +136,7 @@ pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisa
 
 #[expect(clippy::unnecessary_wraps, reason = "other calls may be refused")]
 pub(super) fn list(admin: &Admin, _: &OrganisationList) -> Result<Organisations> {
-    let organisations = admin.store.organisations().iter().map(shown).collect();
-    Ok(Organisations { organisations })
+    Ok(Organisations { organisations: admin.store.organisations().iter().map(shown).collect() })
 }
 
 /// Recipients of the messages that were accepted in a month.
@@ -156,17 +154,16 @@ pub struct RecipientsAccepted {
 }
 
 pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Organisation> {
-    let OrganisationLimit { name, per_minute, per_hour, per_day, per_month, none } = call;
-    let organisation = admin.organisation(&name)?;
+    let organisation = admin.organisation(&call.name)?;
     let given = [
-        (Period::Minute, per_minute),
-        (Period::Hour, per_hour),
-        (Period::Day, per_day),
-        (Period::Month, per_month),
+        (Period::Minute, call.per_minute),
+        (Period::Hour, call.per_hour),
+        (Period::Day, call.per_day),
+        (Period::Month, call.per_month),
     ];
     let mut changes = Vec::new();
     for (period, text) in given {
-        if let Some(text) = text.or_else(|| none.then(|| "none".to_owned())) {
+        if let Some(text) = text.or_else(|| call.none.then(|| "none".to_owned())) {
             changes.push((period, limit_of(period, &text)?));
         }
     }

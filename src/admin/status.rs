@@ -297,7 +297,7 @@ pub(super) async fn status(admin: &Admin, _: Status) -> Result<ServiceStatus> {
         client_address: facts.map(|facts| facts.clients),
         resend_address: facts.and_then(|facts| facts.resend),
         smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
-        certificate: snapshot.and_then(|it| it.certificate.as_ref()).map(Certificate::from),
+        certificate: snapshot.and_then(|it| it.certificate.as_ref()).map(certificate),
         store: snapshot.map_or_else(|| store.health().into(), |snapshot| snapshot.store),
         store_silent: stored.is_silent,
         damaged: Damaged {
@@ -364,6 +364,7 @@ impl Admin {
             let organisation = self.shown(organisation);
             PausedDomain { organisation, domain, message }
         };
+        let slow = SlowCalls { calls: recent.calls, slow: recent.slow };
         let keeper = snapshot.bodies.as_ref().map(|bodies| &bodies.keeper);
         Sending {
             pending_messages: status.pending.messages,
@@ -375,9 +376,7 @@ impl Admin {
             stop_would_lose: StopLoss::of(forecast, keeper),
             provider: provider(status.condition.clone(), account.as_ref()),
             account,
-            slow_calls: recent
-                .are_slow()
-                .then_some(SlowCalls { calls: recent.calls, slow: recent.slow }),
+            slow_calls: recent.are_slow().then_some(slow),
             unanswered_calls: recent.unanswered,
             unclear_calls: recent.unclear,
             paused_domains: status.paused_domains.iter().cloned().map(paused).collect(),
@@ -385,13 +384,11 @@ impl Admin {
     }
 }
 
-impl From<&CertificateState> for Certificate {
-    fn from(state: &CertificateState) -> Self {
-        let troubles = state.troubles.iter();
-        let troubles = troubles.map(|it| format!("{}. {}", it.message, it.fault.explained().1));
-        let expires_at = state.expires_at.map(|at| at.to_string());
-        Self { expires_at, troubles: troubles.collect() }
-    }
+fn certificate(state: &CertificateState) -> Certificate {
+    let troubles = state.troubles.iter();
+    let troubles = troubles.map(|it| format!("{}. {}", it.message, it.fault.explained().1));
+    let expires_at = state.expires_at.map(|at| at.to_string());
+    Certificate { expires_at, troubles: troubles.collect() }
 }
 
 /// The provider's condition. Without good credentials it takes nothing, whether a call has shown

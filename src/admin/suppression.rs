@@ -290,19 +290,15 @@ impl Admin {
     }
 
     fn scope(&self, scope: &Scope) -> Result<Option<OrganisationId>> {
-        match scope {
-            Scope::All => Ok(None),
-            Scope::Organisation(name) => Ok(Some(self.organisation_or_removed(name)?)),
-        }
+        let Scope::Organisation(name) = scope else { return Ok(None) };
+        Ok(Some(self.organisation_or_removed(name)?))
     }
 
     /// Only an organisation that is there: the number of one that was removed means nothing in
     /// another service's list.
     fn existing(&self, scope: &Scope) -> Result<Option<OrganisationId>> {
-        match scope {
-            Scope::All => Ok(None),
-            Scope::Organisation(name) => Ok(Some(self.organisation(name)?.id)),
-        }
+        let Scope::Organisation(name) = scope else { return Ok(None) };
+        Ok(Some(self.organisation(name)?.id))
     }
 }
 

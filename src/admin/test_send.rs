@@ -38,14 +38,12 @@ pub struct TestSent {
 pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent> {
     let facts = admin.facts()?;
     let (organisation, from) = admin.sender(call.from.as_deref())?;
-    let fields = match Mailbox::parse(&from) {
-        Ok(mailbox) => format!(
-            "From: {}\r\nTo: {RECIPIENT}\r\nSubject: {SUBJECT}\r\nMIME-Version: 1.0\r\n\
-             Content-Type: text/plain; charset=utf-8\r\n",
-            mailbox.to_header()
-        ),
-        Err(_) => String::new(),
-    };
+    let unusable = || Refusal::new(format!("{from:?} cannot be the sender"));
+    let header = Mailbox::parse(&from).map_err(|_| unusable())?.to_header();
+    let fields = format!(
+        "From: {header}\r\nTo: {RECIPIENT}\r\nSubject: {SUBJECT}\r\nMIME-Version: 1.0\r\n\
+         Content-Type: text/plain; charset=utf-8\r\n"
+    );
     let rest = format!("\r\n{TEXT}\r\n");
     let request = match call.form {
         MessageForm::Simple => SendRequest::parse(Draft {
@@ -68,7 +66,7 @@ pub(super) async fn send(admin: &Admin, call: TestSend) -> Result<TestSent> {
         .ok(),
     };
     // The sender was read before, and the rest is ours.
-    let request = request.ok_or_else(|| Refusal::new(format!("{from:?} cannot be the sender")))?;
+    let request = request.ok_or_else(unusable)?;
     let prepared = facts.intake.prepare(&organisation, None, request, Some("doctor")).await;
     let prepared = prepared.map_err(|refusal| said(&refusal))?;
     let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;
