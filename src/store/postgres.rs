@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -19,7 +20,7 @@ use crate::cluster::DatabaseStatus;
 use crate::{Health, InMemory, Joined, StoreError, StoreId, StoreOwner};
 use accept::Request;
 use calls::Calls;
-use connection::{Connector, Slot};
+use connection::{Connection, Connector, Slot};
 use error::QueryError;
 use feed::Feeds;
 use node::Node;
@@ -170,12 +171,7 @@ impl PostgresStore {
             database: crate::locks::Mutex::new(database),
         });
         shared.memory.restarts.note(now, kept.clone());
-        shared.memory.directory.read(&connection).await?;
-        shared.memory.directory.read_uses(&connection).await?;
-        shared.load_suppressions(&connection).await?;
-        shared.feed.identify(&connection).await?;
-        shared.feed.follow(&connection).await?;
-        shared.load_lead(&connection).await?;
+        shared.load(&connection).await?;
         drop(connection);
         let (accepting, requests) = mpsc::channel(accept::QUEUE_CAPACITY);
         let requests = Arc::new(Mutex::new(requests));
@@ -295,7 +291,8 @@ impl Shared {
             return;
         }
         if error.is_refusal() {
-            if let Some(times) = self.refusals.note(error, Instant::now()) {
+            let code = error.code().map_or("", SqlState::code);
+            if let Some(times) = self.refusals.note(code, Instant::now()) {
                 tracing::error!(%error, times, "PostgreSQL refused a request");
             }
             return;
@@ -329,6 +326,15 @@ impl Shared {
                 StoreError::Unavailable
             }
         }
+    }
+
+    async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
+        self.memory.directory.read(connection).await?;
+        self.memory.directory.read_uses(connection).await?;
+        self.load_suppressions(connection).await?;
+        self.feed.identify(connection).await?;
+        self.feed.follow(connection).await?;
+        self.load_lead(connection).await
     }
 
     async fn reload_directory(&self) -> Result<(), QueryError> {

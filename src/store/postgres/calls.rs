@@ -73,11 +73,9 @@ impl PostgresStore {
 
     /// Adds the calls that nodes have reported to messages.
     pub(super) async fn lay_calls_over(&self, messages: &mut [Message]) -> Result<(), StoreError> {
-        let mut waiting: HashMap<MessageId, &mut Message> = messages
-            .iter_mut()
-            .filter(|message| message.status() == Status::Queued)
-            .map(|message| (message.id, message))
-            .collect();
+        let queued = messages.iter_mut().filter(|message| message.status() == Status::Queued);
+        let mut waiting: HashMap<MessageId, &mut Message> =
+            queued.map(|message| (message.id, message)).collect();
         if waiting.is_empty() {
             return Ok(());
         }

@@ -39,11 +39,8 @@ impl Directory {
     pub(super) async fn read_uses(&self, connection: &Connection) -> Result<(), QueryError> {
         const READ: &str = "SELECT id, used_at FROM api_key WHERE used_at IS NOT NULL";
         let rows = connection.query(READ, &[]).await?;
-        self.key_use.replace(
-            rows.iter().map(|row| {
-                (row.get::<_, i32>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs())
-            }),
-        );
+        let uses = rows.iter().map(|row| (row.get::<_, i32>(0), row.get::<_, i64>(1)));
+        self.key_use.replace(uses.map(|(id, used)| (id.unsigned_abs(), used.unsigned_abs())));
         Ok(())
     }
 }

@@ -43,10 +43,8 @@ pub(super) enum QueryError {
 impl QueryError {
     /// Returns the server's code (SQLSTATE), if it answered.
     pub(super) fn code(&self) -> Option<&SqlState> {
-        match self {
-            Self::Server(error) => error.code(),
-            _ => None,
-        }
+        let Self::Server(error) = self else { return None };
+        error.code()
     }
 
     /// Returns true if the server answered, and refused only this request: others may succeed.

@@ -208,10 +208,6 @@ impl Node {
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
     }
 
-    fn confirm(&self, sent: Duration) {
-        *locked(&self.confirmed) = sent;
-    }
-
     pub(crate) fn share(&self) -> watch::Receiver<f64> {
         self.share.subscribe()
     }
@@ -344,7 +340,7 @@ pub(super) async fn join(
         return Err(ConnectError::NameTaken(identity.name.clone()));
     };
     node.id.store(id, Ordering::Release);
-    node.confirm(sent);
+    *locked(&node.confirmed) = sent;
     Ok(taken)
 }
 
@@ -477,7 +473,7 @@ async fn beat(
     let Some(said) = said else { return Err(QueryError::Fenced) };
     // If the wait for the standby was cancelled, the standby may not have it.
     if connection.warnings() == warnings {
-        shared.node.confirm(sent);
+        *locked(&shared.node.confirmed) = sent;
         shared.connector.hold(connection, id, said.get(1));
     }
     shared.clock.send_replace(read_clock(connection).await?);

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_postgres::error::SqlState;
 
 use crate::locks::{Mutex, locked};
-use crate::postgres::error::QueryError;
 
 /// Time between two lines of one kind.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -24,11 +22,7 @@ struct Kind {
 
 impl Refusals {
     /// Notes a refusal. Returns the number of refusals since the last line, if another line is due.
-    pub(super) fn note(&self, error: &QueryError, now: Instant) -> Option<u64> {
-        self.note_code(error.code().map_or("", SqlState::code), now)
-    }
-
-    fn note_code(&self, code: &str, now: Instant) -> Option<u64> {
+    pub(super) fn note(&self, code: &str, now: Instant) -> Option<u64> {
         let mut kinds = locked(&self.0);
         let Some(kind) = kinds.get_mut(code) else {
             kinds.insert(code.to_owned(), Kind { logged_at: now, unlogged: 0 });
@@ -52,14 +46,14 @@ mod tests {
         let refusals = Refusals::default();
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        assert_eq!(refusals.note_code("P0001", start), Some(1));
-        assert_eq!(refusals.note_code("23505", after(1)), Some(1), "another kind");
+        assert_eq!(refusals.note("P0001", start), Some(1));
+        assert_eq!(refusals.note("23505", after(1)), Some(1), "another kind");
         for millis in 2..=100 {
-            assert_eq!(refusals.note_code("P0001", after(millis)), None);
+            assert_eq!(refusals.note("P0001", after(millis)), None);
         }
-        assert_eq!(refusals.note_code("P0001", after(59_999)), None);
-        assert_eq!(refusals.note_code("P0001", after(60_000)), Some(101));
-        assert_eq!(refusals.note_code("P0001", after(60_001)), None);
-        assert_eq!(refusals.note_code("P0001", after(200_000)), Some(2));
+        assert_eq!(refusals.note("P0001", after(59_999)), None);
+        assert_eq!(refusals.note("P0001", after(60_000)), Some(101));
+        assert_eq!(refusals.note("P0001", after(60_001)), None);
+        assert_eq!(refusals.note("P0001", after(200_000)), Some(2));
     }
 }

@@ -306,7 +306,10 @@ impl<'a> RowSet<'a> {
         let limits = queries.len();
         queries.extend(changes.limits.iter().map(|(table, (most, _))| limit(*table, *most)));
         if !changes.sent.is_empty() {
-            queries.push(write_sent(&changes.sent));
+            let ses_ids = array(changes.sent.iter().map(|(ses_id, ..)| ses_id.clone()));
+            let messages = array(changes.sent.iter().map(|(_, id, _)| uuid_of(*id)));
+            let times = array(changes.sent.iter().map(|(.., at)| millis(*at)));
+            queries.push(Query::new(WRITE_SENT, vec![ses_ids, messages, times]));
         }
         for (sql, messages) in [(END_PENDING, &changes.ended), (UNMARK, &changes.waiting)] {
             if !messages.is_empty() {
@@ -395,13 +398,6 @@ impl<'a> RowSet<'a> {
     fn change(&mut self, table: Table, key: &Key, row: Option<NewRow>) {
         self.changes.rows.entry(table).or_default().insert(key.clone(), row);
     }
-}
-
-fn write_sent(sent: &[(String, MessageId, Timestamp)]) -> Query {
-    let ses_ids = array(sent.iter().map(|(ses_id, ..)| ses_id.clone()));
-    let messages = array(sent.iter().map(|(_, id, _)| uuid_of(*id)));
-    let times = array(sent.iter().map(|(.., at)| millis(*at)));
-    Query::new(WRITE_SENT, vec![ses_ids, messages, times])
 }
 
 impl Rows for RowSet<'_> {

@@ -33,11 +33,8 @@ impl Shared {
         loop {
             let query = range(Table::Suppressions, &run, ROWS_PER_LOOK);
             let rows = connection.query(query.sql, &query.parameters()).await?;
-            let Some((last, _)) =
-                self.note_suppressions(&rows).filter(|_| rows.len() == ROWS_PER_LOOK)
-            else {
-                break;
-            };
+            let last = self.note_suppressions(&rows);
+            let Some((last, _)) = last.filter(|_| rows.len() == ROWS_PER_LOOK) else { break };
             run = run.after(last);
         }
         self.suppressions_followed.store(followed, Ordering::Release);
