@@ -86,9 +86,22 @@ pub const REMOVED_MARK: char = '#';
 pub trait Call: Serialize + DeserializeOwned + Send {
     /// Name of the call: `POST /NAME` on the socket makes it.
     const NAME: &'static str;
+    const SCOPE: CallScope;
     type Answer: Serialize + DeserializeOwned + Send;
 
     fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// Services that a call needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallScope {
+    /// None: it works on what is stored, if necessary on the data file itself.
+    File,
+    /// The running service of this node. This text refuses the call if none runs.
+    Node(&'static str),
+    /// The running services of all nodes, for the messages that each holds in memory; and what is
+    /// stored, if none runs.
+    AllNodes,
 }
 
 /// Reason why a call that came in by its name has no answer.
@@ -100,14 +113,14 @@ pub enum CallFault {
     Refused(Refusal),
 }
 
-/// Declares the calls: what each does, its name, its arguments, its answer, its refusal if no service
-/// runs that it needs, and the function that does it, asynchronously (`=>`) or at once (`=`). The
-/// arguments are those of the command line too, with its help.
+/// Declares the calls: what each does, its name, its arguments, its answer, its scope, and the
+/// function that does it, asynchronously (`=>`) or at once (`=`). The arguments are those of the
+/// command line too, with its help.
 macro_rules! calls {
     ($(
         $(#[$about:meta])*
         $name:literal $call:ident { $($(#[$option:meta])* $field:ident: $type:ty),* $(,)? }
-        -> $answer:ty $(, or $stopped:literal)? $(=> $waits:path)? $(= $acts:path)?;
+        -> $answer:ty: $scope:ident $(($stopped:literal))? $(=> $waits:path)? $(= $acts:path)?;
     )*) => {
         $(
             #[derive(Debug, Clone, Serialize, Deserialize, Args)]
@@ -119,12 +132,11 @@ macro_rules! calls {
 
             impl Call for $call {
                 const NAME: &'static str = $name;
+                const SCOPE: CallScope = CallScope::$scope $(($stopped))?;
                 type Answer = $answer;
 
                 async fn answer(self, admin: &Admin) -> Result<$answer> {
-                    $(if admin.service.is_none() {
-                        return Err(Refusal::new($stopped));
-                    })?
+                    admin.serves(Self::SCOPE)?;
                     $($waits(admin, self).await)? $($acts(admin, &self))?
                 }
             }
@@ -152,10 +164,10 @@ calls! {
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         test: bool,
-    } -> organisation::Organisation => organisation::add;
+    } -> organisation::Organisation: File => organisation::add;
 
     /// List the organisations.
-    "organisation-list" OrganisationList {} -> organisation::Organisations = organisation::list;
+    "organisation-list" OrganisationList {} -> organisation::Organisations: File = organisation::list;
 
     /// Limit the recipients that an organisation may send to, in UTC minutes, hours, days and
     /// months. Limits that are not given stay as they are.
@@ -183,7 +195,7 @@ calls! {
         #[arg(long, group = "limits")]
         #[serde(default, skip_serializing_if = "is_false")]
         none: bool,
-    } -> organisation::Organisation => organisation::limit;
+    } -> organisation::Organisation: File => organisation::limit;
 
     /// Show how many recipients were accepted for each organisation in a month, for example for
     /// billing.
@@ -192,14 +204,14 @@ calls! {
         #[arg(long, value_name = "YYYY-MM")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         month: Option<String>,
-    } -> organisation::UsageOfMonth => organisation::usage;
+    } -> organisation::UsageOfMonth: File => organisation::usage;
 
     /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
     /// records stay.
     "organisation-remove" OrganisationRemove {
         /// Name.
         name: String,
-    } -> organisation::OrganisationRemoved => organisation::remove;
+    } -> organisation::OrganisationRemoved: AllNodes => organisation::remove;
 
     /// Pause an organisation: no call for it starts, and its messages wait. Their time limits still
     /// count.
@@ -209,13 +221,13 @@ calls! {
         #[command(flatten)]
         #[serde(default)]
         sends: organisation::SendsWhilePaused,
-    } -> organisation::OrganisationPaused => organisation::pause;
+    } -> organisation::OrganisationPaused: AllNodes => organisation::pause;
 
     /// Resume an organisation: its messages are sent again.
     "organisation-resume" OrganisationResume {
         /// Name.
         name: String,
-    } -> organisation::OrganisationResumed => organisation::resume;
+    } -> organisation::OrganisationResumed: AllNodes => organisation::resume;
 
     /// Create an API key and print it. It is shown only once.
     "key-add" KeyAdd {
@@ -246,7 +258,7 @@ calls! {
         #[arg(long, value_name = "DURATION")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_expires_in: Option<String>,
-    } -> key::KeyAdded => key::add;
+    } -> key::KeyAdded: File => key::add;
 
     /// Replace an API key: create one with the same label, scopes, domains, defaults and lifetime,
     /// and print it. The old key still works during the overlap.
@@ -256,20 +268,20 @@ calls! {
         /// How long the old key still works, unless it expires before; 0s ends it at once.
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: String,
-    } -> key::KeyAdded => key::rotate;
+    } -> key::KeyAdded: File => key::rotate;
 
     /// List the API keys. The keys themselves are not stored.
     "key-list" KeyList {
         /// Only keys of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> key::Keys = key::list;
+    } -> key::Keys: File = key::list;
 
     /// Revoke an API key. It stops working at once.
     "key-revoke" KeyRevoke {
         /// Number of the key, from the list.
         id: u32,
-    } -> key::Key => key::revoke;
+    } -> key::Key: File => key::revoke;
 
     /// Add a sender domain: create its identity at SES and print the DNS records to publish.
     "domain-add" DomainAdd {
@@ -286,20 +298,20 @@ calls! {
         /// for your domain.
         #[arg(long, value_name = "SUBDOMAIN")]
         mail_from: Option<String>,
-    } -> domain::DomainReport => domain::add;
+    } -> domain::DomainReport: File => domain::add;
 
     /// List the sender domains.
     "domain-list" DomainList {
         /// Only domains of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> domain::Domains = domain::list;
+    } -> domain::Domains: File = domain::list;
 
     /// Ask SES now whether a domain is verified.
     "domain-check" DomainCheck {
         /// Domain.
         domain: String,
-    } -> domain::DomainChecked => domain::check;
+    } -> domain::DomainChecked: File => domain::check;
 
     /// Remove a sender domain. Queued messages from it fail. Its identity at SES stays.
     "domain-remove" DomainRemove {
@@ -308,7 +320,7 @@ calls! {
         organisation: String,
         /// Domain.
         domain: String,
-    } -> domain::DomainRemoved => domain::remove;
+    } -> domain::DomainRemoved: AllNodes => domain::remove;
 
     /// Suppress addresses.
     #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
@@ -318,7 +330,7 @@ calls! {
         /// Addresses.
         #[arg(required = true, value_name = "ADDRESS")]
         addresses: Vec<String>,
-    } -> suppression::SuppressionChanges => suppression::add;
+    } -> suppression::SuppressionChanges: File => suppression::add;
 
     /// Remove suppressions.
     #[command(group(ArgGroup::new("whose").required(true).args(["org", "all"])))]
@@ -328,7 +340,7 @@ calls! {
         /// Addresses.
         #[arg(required = true, value_name = "ADDRESS")]
         addresses: Vec<String>,
-    } -> suppression::SuppressionChanges => suppression::remove;
+    } -> suppression::SuppressionChanges: File => suppression::remove;
 
     /// List suppressions.
     #[command(mut_arg("org", |org| org.help("Only suppressions of this organisation")))]
@@ -343,13 +355,13 @@ calls! {
         /// Only those behind this one.
         #[arg(skip)]
         after: Option<suppression::SuppressionCursor>,
-    } -> suppression::Suppressions => suppression::list;
+    } -> suppression::Suppressions: File => suppression::list;
 
     /// Remove an address from the SES account's own suppression list.
     "suppression-clear-at-ses" SuppressionClearAtSes {
         /// Address.
         address: String,
-    } -> suppression::AtSes => suppression::clear_at_ses;
+    } -> suppression::AtSes: File => suppression::clear_at_ses;
 
     /// Suppress what a list says. Each row is judged for itself. Existing suppressions stay as they
     /// are, so that a list may be imported again.
@@ -360,13 +372,13 @@ calls! {
         /// Whether good rows are taken in.
         #[arg(skip = suppression::ImportMode::Check)]
         mode: suppression::ImportMode,
-    } -> suppression::SuppressionsImported => suppression::import;
+    } -> suppression::SuppressionsImported: File => suppression::import;
 
     /// Show a message with what happened to each recipient.
     "message-show" MessageShow {
         /// Id of the message.
         id: String,
-    } -> message::MessageShown => message::show;
+    } -> message::MessageShown: File => message::show;
 
     /// List messages, newest first.
     #[derive(Default)]
@@ -418,35 +430,35 @@ calls! {
         /// Only messages accepted before the one with this id.
         #[arg(long, value_name = "ID")]
         before: Option<String>,
-    } -> message::Messages => message::list;
+    } -> message::Messages: File => message::list;
 
     /// Cancel queued messages: they are not sent. A message whose call to the provider is under way
     /// is not tried again after that call.
     "message-cancel" MessageCancel {
         #[command(flatten)]
         messages: message::QueuedMessages,
-    } -> message::MessagesCancelled => message::cancel;
+    } -> message::MessagesCancelled: AllNodes => message::cancel;
 
     /// Count the messages that a cancellation would end or keep from another attempt.
     "message-count" MessageCount {
         #[command(flatten)]
         messages: message::QueuedMessages,
-    } -> message::MessagesCounted => message::count;
+    } -> message::MessagesCounted: AllNodes => message::count;
 
     /// List dead letters, newest first.
-    "dead-letter-list" DeadLetterList {} -> dead_letter::DeadLetters => dead_letter::list;
+    "dead-letter-list" DeadLetterList {} -> dead_letter::DeadLetters: File => dead_letter::list;
 
     /// Show a dead letter with its document.
     "dead-letter-show" DeadLetterShow {
         /// Id, or the beginning of the id.
         id: String,
-    } -> dead_letter::DeadLetterShown => dead_letter::show;
+    } -> dead_letter::DeadLetterShown: File => dead_letter::show;
 
     /// Delete dead letters. pillarbox deletes the remaining ones after 90 days.
     "dead-letter-clear" DeadLetterClear {
         #[command(flatten)]
         letters: dead_letter::Letters,
-    } -> dead_letter::DeadLettersCleared => dead_letter::clear;
+    } -> dead_letter::DeadLettersCleared: File => dead_letter::clear;
 
     /// Add an endpoint, and print the secret that signs its deliveries. It is shown only once.
     "webhook-add" WebhookAdd {
@@ -467,39 +479,39 @@ calls! {
         /// given.
         #[arg(skip)]
         authority: Option<String>,
-    } -> webhook::WebhookSecret => webhook::add;
+    } -> webhook::WebhookSecret: File => webhook::add;
 
     /// List the endpoints with the state of their deliveries.
     "webhook-list" WebhookList {
         /// Only endpoints of this organisation.
         #[arg(long = "org", value_name = "NAME")]
         organisation: Option<String>,
-    } -> webhook::Webhooks = webhook::list;
+    } -> webhook::Webhooks: File = webhook::list;
 
     /// Show an endpoint with its last attempts since the start of the service, at most 100, and the
     /// beginning of the answers.
     "webhook-show" WebhookShow {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::WebhookShown = webhook::show;
+    } -> webhook::WebhookShown: File = webhook::show;
 
     /// Remove an endpoint. It does not get the events that still wait for it.
     "webhook-remove" WebhookRemove {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::Webhook => webhook::remove;
+    } -> webhook::Webhook: File => webhook::remove;
 
     /// Stop deliveries to an endpoint. Its events wait.
     "webhook-pause" WebhookPause {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::Webhook => webhook::pause;
+    } -> webhook::Webhook: File => webhook::pause;
 
     /// Continue the deliveries to a paused endpoint.
     "webhook-resume" WebhookResume {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::Webhook => webhook::resume;
+    } -> webhook::Webhook: File => webhook::resume;
 
     /// Create a new secret and print it. Earlier secrets still sign for 24 hours, at most 5 in all.
     "webhook-rotate" WebhookRotate {
@@ -509,19 +521,19 @@ calls! {
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         now: bool,
-    } -> webhook::WebhookSecret => webhook::rotate;
+    } -> webhook::WebhookSecret: File => webhook::rotate;
 
     /// Ask an endpoint whether it is there, without an event.
     "webhook-reach" WebhookReach {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::WebhookReached => webhook::reach;
+    } -> webhook::WebhookReached: File => webhook::reach;
 
     /// Send the event email.test to an endpoint, and print its answer.
     "webhook-test" WebhookTest {
         /// Number of the endpoint, from the list.
         id: u32,
-    } -> webhook::WebhookTested => webhook::test;
+    } -> webhook::WebhookTested: File => webhook::test;
 
     /// List deliveries to an endpoint: the last ones, those that wait for their next attempt, and
     /// those that failed.
@@ -532,7 +544,7 @@ calls! {
         #[arg(long = "failed", action = ArgAction::SetTrue)]
         #[arg(value_parser = flag(webhook::WhichDeliveries::All, webhook::WhichDeliveries::Failed))]
         which: webhook::WhichDeliveries,
-    } -> webhook::WebhookDeliveryPage => webhook::deliveries;
+    } -> webhook::WebhookDeliveryPage: File => webhook::deliveries;
 
     /// Deliver events again: all since a time, or one.
     "webhook-replay" WebhookReplay {
@@ -540,10 +552,10 @@ calls! {
         id: u32,
         #[command(flatten)]
         events: webhook::ReplayedEvents,
-    } -> webhook::WebhookReplayed => webhook::replay;
+    } -> webhook::WebhookReplayed: File => webhook::replay;
 
     /// List the nodes on the database, as the node on this machine sees them.
-    "node-list" NodeList {} -> node::Nodes = node::list;
+    "node-list" NodeList {} -> node::Nodes: File = node::list;
 
     /// Make a node send the messages that it holds and accept no new ones. You can stop it without
     /// loss once it holds none. After its next start, it accepts messages again.
@@ -554,62 +566,65 @@ calls! {
         #[arg(long = "undo", action = ArgAction::SetTrue)]
         #[arg(value_parser = flag(DrainOrder::Begin, DrainOrder::End))]
         drain: DrainOrder,
-    } -> NodeDrain => node::drain;
+    } -> NodeDrain: File => node::drain;
 
     /// Remove a node whose machine is gone, so that its messages fail at once instead of after
     /// `cluster.dead_after`.
     "node-forget" NodeForget {
         /// Name of the node (`cluster.node`).
         name: String,
-    } -> NodeForget => node::forget;
+    } -> NodeForget: File => node::forget;
 
     /// Tell which data directory the service works on.
-    "identify" Identify {} -> Identity, or "no data directory is known here" = identity::identify;
+    "identify" Identify {} -> Identity: Node("no data directory is known here") = identity::identify;
 
     /// Have the running service execute the installed program in its own place.
-    "restart" Restart {} -> restart::RestartBegun,
-        or "no service runs, so there is none to restart; start it" => restart::begin;
+    "restart" Restart {} -> restart::RestartBegun:
+        Node("no service runs, so there is none to restart; start it") => restart::begin;
 
     /// Tell which program answers.
-    "running-program" AskRunningProgram {} -> restart::RunningProgram,
-        or "no service runs, so there is none to restart; start it" = restart::running;
+    "running-program" AskRunningProgram {} -> restart::RunningProgram:
+        Node("no service runs, so there is none to restart; start it") = restart::running;
 
     /// Show the bodies of pending messages, and what they survive.
-    "bodies-show" BodiesShow {} -> bodies::Bodies,
-        or "no service runs, so no process has bodies; start it" = bodies::show;
+    "bodies-show" BodiesShow {} -> bodies::Bodies:
+        Node("no service runs, so no process has bodies; start it") = bodies::show;
 
     /// Discard bodies of an earlier process that cannot be used and that the service manager still
     /// keeps. Their messages have failed.
-    "bodies-drop" BodiesDrop {} -> bodies::BodiesDropped,
-        or "no service runs, so no process has bodies; start it" = bodies::drop_unreadable;
+    "bodies-drop" BodiesDrop {} -> bodies::BodiesDropped:
+        Node("no service runs, so no process has bodies; start it") = bodies::drop_unreadable;
 
     /// Show how the service is doing.
-    "status" Status {} -> status::ServiceStatus => status::status;
+    "status" Status {} -> status::ServiceStatus: File => status::status;
 
     /// Confirm that the lost messages have been seen.
-    "acknowledge" Acknowledge {} -> status::Acknowledged => status::acknowledge;
+    "acknowledge" Acknowledge {} -> status::Acknowledged: File => status::acknowledge;
 
     /// Show the address that opens the operator's page.
-    "page" Page {} -> status::PageAddress,
-        or "no service runs, so there is no page; start it with `pillarbox serve`" = status::page;
+    "page" Page {} -> status::PageAddress: Node(
+        "no service runs, so there is no page; start it with `pillarbox serve`"
+    ) = status::page;
 
     /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
     /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
     /// their whole time.
-    "clock-confirm" ClockConfirm {} -> status::ClockConfirmed,
-        or "no service runs, so there is nothing to confirm; start the service, and confirm the clock \
-         if `pillarbox status` says that it is in doubt" => status::confirm_clock;
+    "clock-confirm" ClockConfirm {} -> status::ClockConfirmed: Node(
+        "no service runs, so there is nothing to confirm; start the service, and confirm the clock \
+         if `pillarbox status` says that it is in doubt"
+    ) => status::confirm_clock;
 
     /// Examine a part of the set-up with the service's own credentials and clock.
     "examine" Examine {
         /// Part.
         #[arg(skip = checks::Part::Account)]
         part: checks::Part,
-    } -> checks::Examined, or "no service runs that could be examined" => checks::examine;
+    } -> checks::Examined: Node("no service runs that could be examined") => checks::examine;
 
     /// Post a test to the receiver of alerts, and tell its answer.
-    "alerts-test" AlertsTest {} -> alerts::AlertsTested,
-        or "no service runs that could post a test: start it and try again" => alerts::test;
+    "alerts-test" AlertsTest {} -> alerts::AlertsTested: Node(
+        "no service runs that could post a test: start it and try again"
+    ) => alerts::test;
 
     /// Send a message to SES's mailbox simulator, the way that all messages go.
     "test-send" TestSend {
@@ -620,9 +635,9 @@ calls! {
         #[arg(skip)]
         #[serde(default)]
         form: test_send::MessageForm,
-    } -> test_send::TestSent,
-        or "no service runs, and only a running service sends: start it and try again"
-        => test_send::send;
+    } -> test_send::TestSent: Node(
+        "no service runs, and only a running service sends: start it and try again"
+    ) => test_send::send;
 }
 
 /// Administration that answers all calls.
@@ -698,6 +713,14 @@ impl Admin {
         let call: C = serde_json::from_slice(document).map_err(CallFault::Invalid)?;
         let answer = call.answer(self).await.map_err(CallFault::Refused)?;
         Ok(serde_json::to_vec(&answer).expect("an answer's maps have text as keys"))
+    }
+
+    /// Refuses a call that needs a running service, if none runs.
+    fn serves(&self, scope: CallScope) -> Result<()> {
+        match scope {
+            CallScope::Node(stopped) if self.service.is_none() => Err(Refusal::new(stopped)),
+            CallScope::File | CallScope::Node(_) | CallScope::AllNodes => Ok(()),
+        }
     }
 
     /// State and actions of the running service; `None` if none runs.
