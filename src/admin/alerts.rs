@@ -20,8 +20,8 @@ pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested> {
     let tested = admin.facts()?.alerts.test().await;
     let TestAnswer { is_delivered, answer, took: _, body } = tested.ok_or_else(|| {
         Refusal::new(
-            "the service has no receiver of alerts: set alerts.url and alerts.secret_file, and have it \
-             read its configuration again",
+            "no receiver of alerts is configured: set alerts.url and alerts.secret_file, then send \
+             SIGHUP (systemctl reload pillarbox)",
         )
     })?;
     Ok(AlertsTested { delivered: is_delivered, answer, body })

@@ -40,10 +40,10 @@ impl Bodies {
                 "They survive a restart and a crash: the service manager keeps them".to_owned()
             }
             Keeper::Nobody { reason } => {
-                format!("They survive pillarbox restart, and no other end of the process: {reason}")
+                format!("They survive pillarbox restart, but not a stop or a crash: {reason}")
             }
             Keeper::NotWanted => {
-                "Each end of the process loses them: sending.keep_bodies is off".to_owned()
+                "They are lost when the process ends: sending.keep_bodies is off".to_owned()
             }
         };
         format!("{} {bodies} in {kib} KiB of memory. {survive}", self.count)

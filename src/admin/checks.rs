@@ -177,8 +177,8 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
         CallError::Credentials(_) => Finding::not_ok(
             about,
             message,
-            "give the service credentials where AWS's own tools look for them: environment, shared \
-             profile, container, web identity or instance metadata",
+            "provide credentials where the AWS tools look for them: environment, shared profile, \
+             container, web identity or instance metadata",
         ),
         CallError::Unreachable(_) => {
             let advice = "check the network, ses.region, ses.endpoint and, if only a proxy can \
@@ -191,7 +191,7 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
             Finding::not_ok(about, message, if error.refuses_clock() { clock() } else { advice })
         }
         CallError::Refused { status: 429, .. } => {
-            Finding::warning(about, message, "others use the account's rate; try again")
+            Finding::warning(about, message, "AWS limits the rate of these calls; try again in a minute")
         }
         CallError::Refused { .. } | CallError::Unreadable(_) => {
             Finding::not_ok(about, message, "check ses.region and ses.endpoint")

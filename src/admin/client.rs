@@ -62,9 +62,9 @@ pub enum CallError {
     /// The service does not know such a call, because it is of another version.
     #[error("{0}")]
     OtherVersion(String),
-    #[error("the service does not answer at its socket any more: {0}; nothing was asked")]
+    #[error("the service no longer answers at its socket: {0}; the command was not sent")]
     Gone(io::Error),
-    #[error("the call is longer than {MAX_CALL_BYTES} bytes; make it in parts")]
+    #[error("the call is longer than {MAX_CALL_BYTES} bytes; split it into several")]
     TooLong,
     #[error(
         "the service has not answered for {} s; it may still do what the command asked",
@@ -76,12 +76,13 @@ pub enum CallError {
     )]
     Ended,
     #[error(
-        "the connection to the service broke: {0}; the service may or may not do what the \
-             command asked"
+        "the connection to the service broke: {0}; the service may or may not have done what the \
+         command asked"
     )]
     Broken(hyper::Error),
     #[error(
-        "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"
+        "the service's answer cannot be read ({0}); run the command with the same version of \
+         pillarbox as the service"
     )]
     Unreadable(String),
     #[error("the service's backup cannot be read: {0}")]
@@ -182,7 +183,7 @@ impl Client {
             .await
             .map_err(|_| CallError::TimedOut)??;
         if response.status() != StatusCode::OK {
-            let other = read(response).await.map(|_| "it is no backup".to_owned())?;
+            let other = read(response).await.map(|_| "it is not a backup".to_owned())?;
             return Err(CallError::Unreadable(other));
         }
         let body = response.into_body();

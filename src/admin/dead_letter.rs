@@ -76,7 +76,7 @@ fn one(kept: &[pillarbox_store::DeadLetter], id: &str) -> Result<pillarbox_store
             "several dead letters have ids that begin with {id:?}; give more of it"
         ))),
         (None, _) => Err(Refusal::new(format!(
-            "there is no dead letter {id:?}; `pillarbox dead-letter list` shows those there are"
+            "there is no dead letter {id:?}; to list them: pillarbox dead-letter list"
         ))),
     }
 }

@@ -146,8 +146,8 @@ pub(super) async fn add(admin: &Admin, call: DomainAdd) -> Result<DomainReport> 
             organisation.name
         ))),
         Some(_) if is_assumed => Err(Refusal::new(
-            "SES is not asked about a domain that is assumed to be verified, so it cannot be \
-             given a MAIL FROM domain; leave out one of the two",
+            "--mail-from needs SES, which pillarbox does not ask with --assume-verified; leave out \
+             one of the two",
         )),
         // The verification of a test organisation's is not needed: nothing is sent from it.
         None if is_test || is_assumed => {
@@ -184,7 +184,7 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
     let name = domain_name(&call.domain)?;
     if admin.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
         return Err(Refusal::new(format!(
-            "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
+            "{} does not have the domain {name}; to list the domains: pillarbox domain list",
             organisation.name
         )));
     }
@@ -196,9 +196,8 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
     let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
-            "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
-             messages are recorded as failed yet ({error}): the service records each when it would \
-             send it"
+            "{name} was removed, and no message from it is sent any more. Not all queued messages \
+             are recorded as failed yet ({error}); the service records each when it would send it"
         ))
     })?;
     Ok(DomainRemoved {

@@ -94,7 +94,7 @@ pub(super) async fn add(admin: &Admin, call: KeyAdd) -> Result<KeyAdded> {
 pub(super) async fn rotate(admin: &Admin, call: KeyRotate) -> Result<KeyAdded> {
     let KeyRotate { id, overlap } = call;
     let overlap = humantime::parse_duration(&overlap)
-        .map_err(|_| Refusal::new(format!("{overlap:?} is no duration such as 24h")))?;
+        .map_err(|_| Refusal::new(format!("{overlap:?} is not a duration such as 24h")))?;
     let key = ApiKey::generate()?;
     let now = admin.clock.now();
     if now.plus(overlap) > Timestamp::LAST {
@@ -144,7 +144,7 @@ fn rights(call: &KeyAdd) -> Result<KeyRights> {
 
 fn unknown(id: u32) -> Refusal {
     Refusal::new(format!(
-        "there is no key {id}, or it is revoked already; `pillarbox key list` shows those there are"
+        "there is no key {id}, or it is revoked already; to list the keys: pillarbox key list"
     ))
 }
 

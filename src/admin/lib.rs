@@ -736,7 +736,7 @@ impl Admin {
     /// Facts that the running service reports about itself.
     fn facts(&self) -> Result<&ServiceFacts> {
         let facts = self.service.as_ref().and_then(|service| service.facts.as_ref());
-        facts.ok_or_else(|| Refusal::new("no service runs that tells of itself"))
+        facts.ok_or_else(|| Refusal::new("this needs a running service; start it first"))
     }
 
     fn ses(&self, advice: &str) -> Result<&SesClient> {

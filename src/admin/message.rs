@@ -400,7 +400,7 @@ fn message_id(text: &str) -> Result<MessageId> {
 fn one_of<T: Copy>(text: &str, what: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
     all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
         let all = all.iter().copied().map(name).collect::<Vec<_>>().join(", ");
-        Refusal::new(format!("{text:?} is not {what}; those there are: {all}"))
+        Refusal::new(format!("{text:?} is not {what}; give one of: {all}"))
     })
 }
 

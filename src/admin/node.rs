@@ -80,7 +80,7 @@ impl Admin {
         match self.store.keep_nodes_off_before(schema).await?.first() {
             None => Ok(()),
             Some(node) => Err(Refusal::new(format!(
-                "node {} runs pillarbox {}, which does not know this yet: upgrade all nodes first",
+                "node {} runs pillarbox {}, which does not support this: upgrade all nodes first",
                 node.name, node.version
             ))),
         }
@@ -98,7 +98,7 @@ fn shared(admin: &Admin) -> Result<()> {
 }
 
 fn unknown(name: &str) -> Refusal {
-    Refusal::new(format!("there is no node {name}; `pillarbox node list` shows those there are"))
+    Refusal::new(format!("there is no node {name}; to list the nodes: pillarbox node list"))
 }
 
 impl From<NodeStatus> for Node {

@@ -188,8 +188,8 @@ fn limit_of(period: Period, text: &str) -> Result<Option<u64>> {
     match text.parse() {
         Ok(limit @ 1..=MAX_LIMIT) => Ok(Some(limit)),
         _ => Err(Refusal::new(format!(
-            "{text:?} is no limit per {}: give a number from 1 to {MAX_LIMIT}, or none. To stop an \
-             organisation, pause it",
+            "{text:?} is not a limit per {}: give a number from 1 to {MAX_LIMIT}, or none. To stop \
+             an organisation: pillarbox org pause",
             period.as_str()
         ))),
     }
@@ -200,7 +200,7 @@ pub(super) async fn usage(admin: &Admin, call: OrganisationUsage) -> Result<Usag
         None => Period::Month.start(admin.clock.period_time()),
         Some(text) => first_of_month(&text)
             .filter(|_| text.len() == "2026-11".len())
-            .ok_or_else(|| Refusal::new(format!("{text:?} is no month such as 2026-11")))?,
+            .ok_or_else(|| Refusal::new(format!("{text:?} is not a month such as 2026-11")))?,
     };
     let used = admin.store.usage_of_month(month).await?;
     let used = used.into_iter().map(|(organisation, recipients)| RecipientsAccepted {
@@ -224,8 +224,8 @@ pub(super) async fn remove(admin: &Admin, call: OrganisationRemove) -> Result<Or
     let cancelled = admin.cancel(selection, Cancellation::OrganisationRemoved).await;
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
-            "{name} was removed, and nothing of it is sent any more; but not all of its queued \
-             messages are recorded as cancelled yet ({error}): the service records each when it \
+            "{name} was removed, and none of its messages is sent any more. Not all queued \
+             messages are recorded as cancelled yet ({error}); the service records each when it \
              would send it"
         ))
     })?;
@@ -286,7 +286,7 @@ impl Admin {
     ) -> Result<OnAllNodes<PausedMessages>> {
         self.follow_pauses_on_all(organisation.id).await.map_err(|error| {
             Refusal::new(format!(
-                "it is stored that {name} is {done}, but it is not known whether all nodes follow \
+                "{name} is {done} in the store, but it is unknown whether all nodes know it \
                  already ({error}); run the command again",
                 name = organisation.name
             ))
@@ -311,8 +311,8 @@ impl Admin {
         let name = organisation_name(name)?;
         self.store.organisation(&name).ok_or_else(|| {
             Refusal::new(format!(
-                "there is no organisation {name}; `pillarbox org list` shows those there are, and \
-                 `pillarbox org add {name}` adds it"
+                "there is no organisation {name}; to list the organisations: pillarbox org list; \
+                 to add it: pillarbox org add {name}"
             ))
         })
     }

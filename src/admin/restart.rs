@@ -134,8 +134,8 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
     let pending = facts.bodies.queue.pending().messages;
     if pending > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
         return Err(Refusal::new(format!(
-            "messages are pending ({pending}), and nothing keeps their bodies for the next program; \
-             wait until they are sent, or stop the service, which sends what it can"
+            "{pending} messages are pending, and their bodies cannot be kept for the next program; wait \
+             until they are sent, or stop the service: it sends what it can"
         )));
     }
     if restarts.asked.send_replace(true) {
@@ -170,9 +170,9 @@ impl ServiceFacts {
         };
         if is_other || !is_same_database {
             return Err(Refusal::new(
-                "the configuration now names another store, node or data directory, where pending \
-                 messages would be lost; nothing was changed. Put it back, or stop the service and \
-                 start it",
+                "the configuration now names another store, node or data directory, so pending \
+                 messages would be lost; nothing was changed. Undo that change, or stop and start \
+                 the service",
             ));
         }
         if own.is_none() && check.data_format < DATA_FORMAT {
@@ -187,7 +187,7 @@ impl ServiceFacts {
             return Err(Refusal::new(format!(
                 "the installed program, version {}, does not read the bodies of pending messages: it \
                  reads formats up to {}, and they have {ARENA_FORMAT}; nothing was changed. To go \
-                 back, stop the service, which sends what it can, and start it",
+                 back to it, stop the service, which sends what it can, and start it",
                 check.version, check.arena_format
             )));
         }

@@ -300,7 +300,7 @@ fn answer_of(name: &str, fault: CallFault) -> ErrorAnswer<'static> {
     };
     let version = env!("CARGO_PKG_VERSION");
     let message = format!(
-        "the service, version {version}, {problem}; use the pillarbox of the version that runs"
+        "the service, version {version}, {problem}; run the command with that version of pillarbox"
     );
     failed(status, code, message)
 }

@@ -81,7 +81,7 @@ impl Admin {
         let wanted = match from {
             Some(text) => {
                 let mailbox = Mailbox::parse(text)
-                    .map_err(|error| Refusal::new(format!("{text:?} is no sender: {error}")))?;
+                    .map_err(|error| Refusal::new(format!("{text:?} is not a sender: {error}")))?;
                 Some(mailbox.address().domain().as_str().to_owned())
             }
             None => None,
@@ -100,10 +100,10 @@ impl Admin {
         let (organisation, domain) = senders.into_iter().next().ok_or_else(|| {
             Refusal::new(match &wanted {
                 Some(name) => format!(
-                    "{name} is not verified for any organisation; `pillarbox domain list` shows \
-                     the domains there are"
+                    "{name} is not verified for any organisation; to list the domains: pillarbox \
+                     domain list"
                 ),
-                None => "there is no verified domain to send from; `pillarbox domain add` adds one"
+                None => "there is no verified domain to send from; to add one: pillarbox domain add"
                     .to_owned(),
             })
         })?;
@@ -122,25 +122,25 @@ fn said(refusal: &intake::Refusal) -> Refusal {
             format!("the sender's domain {domain} is not allowed")
         }
         intake::Refusal::TermsUnknown { field } => {
-            format!("{field} cannot be used while a node of an earlier version works")
+            format!("{field} cannot be used while a node of an earlier version is in use")
         }
         intake::Refusal::Suppressed { .. } => {
-            format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
+            format!("{RECIPIENT} is suppressed; to change that: pillarbox suppression remove")
         }
-        intake::Refusal::Paused => "the organisation is paused, and its requests are refused; \
-                                    pillarbox org resume ends that"
+        intake::Refusal::Paused => "the organisation is paused, and its requests are refused; to \
+                                    resume it: pillarbox org resume"
             .to_owned(),
         intake::Refusal::LimitReached(exceeded) => {
             format!("a limit of the organisation is reached: {exceeded}")
         }
         intake::Refusal::QueueFull(_) => {
-            "the queue is full: see pillarbox status for what holds up sending".to_owned()
+            "the queue is full; to see what slows down sending: pillarbox status".to_owned()
         }
         intake::Refusal::StorageUnavailable => {
             "the store refuses writes: make room on the disk, or repair it".to_owned()
         }
         intake::Refusal::OutcomeOpen => {
-            "the store did not answer in time, so the message may be sent yet".to_owned()
+            "the store did not answer in time, so the message may still be sent".to_owned()
         }
         intake::Refusal::ShuttingDown => "the service is stopping; try again later".to_owned(),
         intake::Refusal::Internal => "the store is damaged; restore a backup".to_owned(),

@@ -406,7 +406,7 @@ impl Admin {
 
 fn no_webhook(id: u32) -> Refusal {
     Refusal::new(format!(
-        "there is no endpoint {id}; `pillarbox webhook list` shows those there are"
+        "there is no endpoint {id}; to list the endpoints: pillarbox webhook list"
     ))
 }
 
@@ -447,7 +447,7 @@ impl From<&Attempted> for WebhookAttempt {
 fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp> {
     let start = moment(text, now)?;
     if start > now {
-        return Err(Refusal::new(format!("{text} is still to come")));
+        return Err(Refusal::new(format!("{text} is in the future; give an earlier time")));
     }
     Ok(start)
 }

@@ -303,7 +303,7 @@ const fn type_name(value: &Json<'_>) -> &'static str {
         Json::String(_) => "a string",
         Json::Array(_) | Json::Bytes(_) => "an array",
         Json::Object(_) => "an object",
-        Json::Omitted => "one of so many values",
+        Json::Omitted => "a value in a request with too many values",
     }
 }
 

@@ -65,7 +65,7 @@ pub struct ArenaOwner {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It is something else.
-    #[error("it is no arena of pillarbox")]
+    #[error("it was not made by pillarbox")]
     Foreign,
     /// A newer version has made it.
     #[error("a newer version of pillarbox has made it (format {version})")]

@@ -35,7 +35,7 @@ impl Bodies {
                 {
                     let said = format!(
                         "This discards bodies of an earlier process that cannot be used: {why}. It \
-                         ends 0 messages: the messages of these bodies have failed already."
+                         cancels no messages: those of these bodies have failed already."
                     );
                     if confirmation.dry_run {
                         return Ok(session.show(&shown, |_| format!("{said}\n")));
@@ -54,7 +54,7 @@ const NONE_TO_DROP: &str = "the service manager keeps no bodies that this proces
 
 fn dropped(answer: &BodiesDropped) -> String {
     let text = if answer.dropped {
-        "bodies of an earlier process are discarded; those of this one are kept now\n"
+        "bodies of an earlier process are discarded; from now on, those of this one are kept\n"
     } else {
         NONE_TO_DROP
     };
@@ -69,13 +69,13 @@ fn text(bodies: &Shown) -> String {
     }
     let stop = match bodies.keeper {
         Keeper::ServiceManager => {
-            "keeps them with systemd 254 and later, until systemctl clean --what=fdstore; earlier \
+            "systemd 254 and later keeps the bodies until systemctl clean --what=fdstore; earlier \
              versions drop them"
         }
-        Keeper::Nobody { .. } | Keeper::NotWanted => "loses those that the drain does not send",
+        Keeper::Nobody { .. } | Keeper::NotWanted => "bodies that the drain does not send are lost",
     };
     let _ = writeln!(text, "stop    {stop}");
-    let _ = writeln!(text, "reboot  loses them");
+    let _ = writeln!(text, "reboot  the bodies are lost");
     if let Some(why) = &bodies.unreadable {
         let _ = writeln!(
             text,

@@ -70,13 +70,15 @@ impl Import {
 fn refusal(error: &ImportError) -> String {
     let advice = match error {
         ImportError::File(_) => "check the file: pillarbox restore --check FILE",
-        ImportError::Nodes(_) => "stop all nodes normally, then try again",
+        ImportError::Nodes(_) => {
+            "stop these nodes normally, then try again. Start a node that crashed first"
+        }
         ImportError::NotEmpty => "make an empty database, and name it in store.postgres.database",
         ImportError::Server(_) => "check store.postgres and the server's log",
         ImportError::Unanswered => {
             return format!(
-                "{error}; start a node and check whether it has the organisations: then everything \
-                 was imported"
+                "{error}. To find out, start a node and run pillarbox org list: if it shows the \
+                 organisations, everything was imported"
             );
         }
         ImportError::SameEngine => "give a data file",

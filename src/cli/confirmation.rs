@@ -13,7 +13,8 @@ use pillarbox_admin::message::QueuedMessages;
 
 /// End of messages on a node that did not answer, once their organisation or domain is removed.
 pub(super) const ENDS_BY_ITSELF: &str =
-    "its messages are not counted here, and each ends when the node would send it";
+    "a node that does not answer cancels its messages itself, before it would send them; they are \
+     not counted here";
 
 #[derive(Debug, Args)]
 pub(super) struct Confirmation {
@@ -48,8 +49,8 @@ impl Confirmation {
         }
         let counted = session.call(MessageCount { messages }).await?;
         let mut said = match counted.pending {
-            1 => format!("{what} ends 1 message that is not sent yet."),
-            count => format!("{what} ends {count} messages that are not sent yet."),
+            1 => format!("{what} cancels 1 message that is not sent yet."),
+            count => format!("{what} cancels {count} messages that are not sent yet."),
         };
         if !counted.nodes_without_answer.is_empty() {
             let silent = counted.nodes_without_answer.join(", ");
@@ -70,7 +71,7 @@ impl Confirmation {
     pub(super) fn confirm(said: &str) -> Result<(), CliError> {
         // Standard output has the command's answer alone.
         let mut errors = io::stderr();
-        let asked = write!(errors, "{said} Go on? [y/N] ").and_then(|()| errors.flush());
+        let asked = write!(errors, "{said} Continue? [y/N] ").and_then(|()| errors.flush());
         asked.map_err(CliError::Print)?;
         let mut answer = String::new();
         let read = io::stdin().read_line(&mut answer);

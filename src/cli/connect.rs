@@ -139,7 +139,7 @@ impl Connection {
     pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
         if self.socket.is_some() {
             let rule =
-                "this works on the data file, which --config names; --socket names a service";
+                "this command works on the data file: give --config instead of --socket";
             return Err(CliError::Usage(rule.to_owned()));
         }
         match self.find().await? {

@@ -119,7 +119,7 @@ fn verdict(check: &DomainChecked) -> String {
             "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
              the records below, then delete the identity {name} at SES (aws sesv2 \
              delete-email-identity --email-identity {name}) and run pillarbox domain add again; \
-             the records may then be others"
+             the records may then be different"
         ),
         Finding::Unknown => {
             "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()
@@ -168,7 +168,7 @@ fn to_publish(records: &[DnsRecord]) -> String {
         let line = escaped(&record.zone_line);
         let name = escaped(&record.name);
         let _ =
-            write!(text, "; only where {name}, or the domain above it, has none yet:\n; {line}\n");
+            write!(text, "; only if neither {name} nor the domain above it has one:\n; {line}\n");
     }
     text.push_str(hint(&needed));
     text.push_str(

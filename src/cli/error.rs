@@ -35,8 +35,8 @@ pub(super) enum CliError {
     #[error("{0}")]
     Refused(String),
     #[error(
-        "the service runs, for its data file {} is in use, but its socket {} does not answer; \
-         name the socket that it was started with by --socket or --config", file.display(),
+        "the data file {} is in use, so a service is running, but the socket {} does not answer; \
+         give the socket of that service with --socket or --config", file.display(),
         socket.display()
     )]
     InUse { file: PathBuf, socket: PathBuf },

@@ -57,8 +57,8 @@ mod webhook;
 /// Exit code for wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
 /// Exit codes in the help.
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of the service's own, \
-                          71 the service's stop lost messages, 75 start the service again, 78 wrong \
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault in the service, 71 a \
+                          stop lost messages, 75 the service must be started again, 78 wrong \
                           configuration.";
 /// Name of the program.
 const NAME: &str = "pillarbox";

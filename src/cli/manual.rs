@@ -30,9 +30,9 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ),
     (
         "75",
-        "Start the service again: the other nodes treated this one as dead, or a start failed that \
-         had received bodies of pending messages (pillarbox serve); or the version of the running \
-         service does not know the command (other commands).",
+        "pillarbox serve: the other nodes treated this one as dead, or a start received bodies and \
+         failed; start the service again. Other commands: the version of the running service does \
+         not know the command; restart the service.",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

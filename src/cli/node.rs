@@ -8,8 +8,8 @@ use pillarbox_store::DrainOrder;
 pub(super) fn drained(NodeDrain { name, drain }: &NodeDrain) -> String {
     match drain {
         DrainOrder::Begin => format!(
-            "node {name} accepts no more messages within a second; it can be stopped once it holds \
-             none: pillarbox node list\n"
+            "node {name} drains: after about five seconds it accepts no new messages. Stop it once \
+             it holds none; to see how many it holds: pillarbox node list\n"
         ),
         DrainOrder::End => format!("node {name} accepts messages again within a second\n"),
     }

@@ -32,11 +32,11 @@ pub(super) async fn remove(
 }
 
 /// Effect of a pause on a node that did not answer.
-const PAUSES_BY_ITSELF: &str = "such a node stops its calls as soon as it reaches the database, \
-                                and starts none later than 20 seconds after it last did; its \
+const PAUSES_BY_ITSELF: &str = "a node that does not answer starts no more calls once it reaches \
+                                the database again, or has not reached it for 20 seconds; its \
                                 messages are not counted here";
 /// The same for the end of a pause.
-const RESUMES_BY_ITSELF: &str = "such a node sends again as soon as it reaches the database";
+const RESUMES_BY_ITSELF: &str = "a node that does not answer sends again as soon as it reaches the database";
 
 pub(super) async fn pause(session: &Session, call: OrganisationPause) -> Result<String, CliError> {
     let answer = session.call(call).await?;

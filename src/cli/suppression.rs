@@ -59,17 +59,17 @@ fn shown(all: &SuppressionChanges) -> String {
         let outcome = match change.outcome {
             SuppressionOutcome::Added => "suppressed",
             SuppressionOutcome::AlreadyThere => "was suppressed already; that entry stays",
-            SuppressionOutcome::Removed => "suppressed no more",
+            SuppressionOutcome::Removed => "not suppressed any more",
             SuppressionOutcome::NotThere => "was not suppressed",
             SuppressionOutcome::StillForAll => {
-                "still suppressed, for all organisations; --all ends that"
+                "still suppressed for all organisations; to change that: --all"
             }
         };
         let at_ses = match &change.at_ses {
             None => "not asked".to_owned(),
-            Some(AtSes::Cleared) => "suppressed no more".to_owned(),
+            Some(AtSes::Cleared) => "not suppressed any more".to_owned(),
             Some(AtSes::NotThere) => "was not suppressed".to_owned(),
-            Some(AtSes::Failed { message }) => format!("perhaps suppressed still: {message}"),
+            Some(AtSes::Failed { message }) => format!("may still be suppressed: {message}"),
         };
         table.row([&change.address, outcome, &at_ses]);
     }
@@ -127,8 +127,8 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
         addresses => Err(CliError::Reported {
             report,
             what: format!(
-                "{addresses} addresses may still be on SES's own list, but pillarbox did \
-                 everything else; correct that and repeat the command for these addresses"
+                "pillarbox did its own part, but {addresses} addresses may still be on SES's list; \
+                 correct the error shown above and repeat the command for these addresses"
             ),
         }),
     }
@@ -139,8 +139,8 @@ async fn require_production(session: &Session, name: &str) -> Result<(), CliErro
     let all = session.call(OrganisationList {}).await?.organisations;
     if all.iter().any(|organisation| organisation.name == name && organisation.test) {
         return Err(CliError::Refused(format!(
-            "{name} is a test organisation, and SES's own list knows nothing of its mail: leave out \
-             --at-ses. Nothing was changed"
+            "{name} is a test organisation, whose mail never reaches SES: leave out --at-ses. \
+             Nothing was changed"
         )));
     }
     Ok(())

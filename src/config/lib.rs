@@ -560,7 +560,7 @@ impl OperatorSignIn {
         let user_header = reader.take_optional(KEYS[0], values::header_name);
         let proxies = reader.take(KEYS[1], Vec::new(), values::networks);
         if user_header.is_some() && proxies.is_empty() {
-            reader.inconsistent(&KEYS, "the header is taken from these proxies alone: name them");
+            reader.inconsistent(&KEYS, "pillarbox accepts the header only from these proxies: list them");
         }
         Self { password, user_header, proxies }
     }
@@ -621,7 +621,7 @@ impl StoreConfig {
             return Self::Redb;
         }
         if postgres.node.is_empty() {
-            let rule = "each node on one database needs a name of its own; give cluster.node";
+            let rule = "each node on one database needs its own name; give cluster.node";
             reader.inconsistent(&["store.engine", "cluster.node"], rule);
         }
         let is_here = |host: &String| {
@@ -638,8 +638,8 @@ impl StoreConfig {
         if postgres.dead_after < postgres.least_dead_after {
             let least = humantime::format_duration(postgres.least_dead_after);
             let rule = format!(
-                "a node may be taken for dead only once none of its calls can still be under way; \
-                 raise cluster.dead_after to {least} or lower sending.request_timeout"
+                "a node may be treated as dead only when none of its calls can still be under way; \
+                 raise cluster.dead_after to {least}, or lower sending.request_timeout"
             );
             reader.inconsistent(&["cluster.dead_after", "sending.request_timeout"], &rule);
         }

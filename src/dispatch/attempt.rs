@@ -55,8 +55,8 @@ impl<P: Provider> Dispatcher<P> {
             Outcome::NotSent(Problem {
                 kind: ProblemKind::Crashed,
                 provider_code: None,
-                message: "a fault in the service ended the call to the provider, so whether the \
-                          message was accepted is unknown"
+                message: "a fault in the service ended the call to the provider, so it is unknown \
+                          whether the message was accepted"
                     .to_owned(),
                 retry_after: None,
                 answer: ProviderAnswer::Missing,

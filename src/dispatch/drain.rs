@@ -131,11 +131,11 @@ impl<P: Provider> Dispatcher<P> {
         }
         warn!(
             messages = left.len(),
-            "messages are left unsent; their bodies end with this process"
+            "messages were not sent before the stop; they fail, because their bodies are lost"
         );
         if timeout_at(end, self.record_lost(left)).await.is_err() {
             // The pending marks stay, and the next start recovers them.
-            error!("the store did not take in time that messages are unsent");
+            error!("the store did not record in time which messages failed; the next start does so");
         }
     }
 
@@ -201,8 +201,8 @@ impl<P: Provider> Dispatcher<P> {
 fn lost(acceptance: Acceptance, found_at: Timestamp) -> Transition {
     let message = match acceptance {
         Acceptance::Possible => {
-            "the service stopped while the outcome of a call to the provider was open, so whether \
-             the message was accepted is unknown"
+            "the service stopped while a call to the provider had no answer yet, so it is unknown \
+             whether the message was accepted"
         }
         Acceptance::Excluded => {
             "the service stopped before the message was sent, and bodies are kept in memory only; \

@@ -199,7 +199,7 @@ impl ProblemKind {
         let (code, message) = match self {
             Self::Throttled => (
                 FailureCode::ProviderThrottled,
-                "the provider takes messages more slowly for now; the message is tried again",
+                "the provider limits the sending rate for now; the message is tried again",
             ),
             Self::QuotaExhausted => (
                 FailureCode::ProviderQuotaExhausted,
@@ -208,7 +208,7 @@ impl ProblemKind {
             ),
             Self::AccountPaused => (
                 FailureCode::SendingPaused,
-                "the provider has paused sending; the message waits until sending goes on",
+                "the provider has paused sending; the message waits until sending continues",
             ),
             Self::SetupFault | Self::ClockWrong => (
                 FailureCode::SendingPaused,
@@ -230,12 +230,12 @@ impl ProblemKind {
             ),
             Self::Unknown => (
                 FailureCode::OutcomeUnknown,
-                "the provider's answer was lost, so whether it accepted the message is unknown",
+                "the provider's answer was lost, so it is unknown whether it accepted the message",
             ),
             Self::Crashed => (
                 FailureCode::OutcomeUnknown,
-                "a fault in the service ended the call to the provider, so whether it accepted \
-                 the message is unknown",
+                "a fault in the service ended the call to the provider, so it is unknown whether \
+                 it accepted the message",
             ),
         };
         Failure::new(code, message)
@@ -250,8 +250,8 @@ impl Problem {
         let message = match self.kind {
             ProblemKind::Rejected => without_account(&self.message),
             ProblemKind::Unknown if self.answer != ProviderAnswer::Missing => {
-                "the provider answered with an error of its own, so whether it accepted the \
-                 message is unknown"
+                "the provider answered with a server error, so it is unknown whether it accepted \
+                 the message"
                     .to_owned()
             }
             ProblemKind::Throttled
@@ -270,9 +270,9 @@ impl Problem {
     /// The problem of a refusal that other messages got alike, as the message's record shows it
     /// while it waits.
     pub fn to_held_failure(&self) -> Failure {
-        let message = "the provider refuses one message of the organisation after the other with \
-                       the same text, which may be a fault in the service's set-up; the message is \
-                       tried again";
+        let message = "the provider refused several messages of the organisation with the same \
+                       text, so a fault in the service's set-up is possible; the message is tried \
+                       again";
         let failure = Failure::new(FailureCode::ProviderUnavailable, message);
         Failure { provider_code: self.provider_code.clone(), ..failure }
     }

@@ -129,8 +129,8 @@ impl Cancellation {
         let outcome = match acceptance {
             Acceptance::Excluded => "the message was not sent",
             Acceptance::Possible => {
-                "the answer to a call to the provider was lost, so whether the message was \
-                 accepted is unknown"
+                "the answer to a call to the provider was lost, so it is unknown whether the \
+                 message was accepted"
             }
         };
         let failure = Failure::new(code, format!("{reason}; {outcome}"));

@@ -110,7 +110,7 @@ fn malformed(error: httparse::Error) -> Rejection {
         httparse::Error::HeaderName => bad("a header field's name is malformed"),
         httparse::Error::HeaderValue => bad("a header field's value is malformed"),
         httparse::Error::NewLine | httparse::Error::Status | httparse::Error::Token => {
-            bad("the request is no valid HTTP/1.1")
+            bad("the request is not valid HTTP/1.1")
         }
     }
 }

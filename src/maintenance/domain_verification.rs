@@ -187,16 +187,17 @@ fn report(domain: &SenderDomain, to: DomainState, finding: Finding) {
     let is_news = domain.last_check.is_none_or(|check| check.finding != finding);
     match (domain.state, to) {
         (DomainState::Pending, DomainState::Verified) => {
-            info!(domain = name, "verified: it may be sent from now on");
+            info!(domain = name, "the domain is verified: messages may be sent from it");
         }
         (DomainState::Verified, DomainState::Pending) => warn!(
             domain = name,
-            "SES no longer lets the account send from it: messages from it are refused until it \
-             does. `pillarbox domain check {name}` shows what is missing"
+            "SES no longer lets the account send from the domain, so pillarbox refuses messages \
+             from it. To see what is missing: pillarbox domain check {name}"
         ),
         (DomainState::Verified, _) if finding != Finding::Verified && is_news => warn!(
             domain = name,
-            "SES says that it is not verified any more; it is asked again before that counts"
+            "SES says that the domain is not verified any more; pillarbox asks again before it \
+             refuses messages"
         ),
         (DomainState::Pending, _) if finding == Finding::Failed && is_news => warn!(
             domain = name,

@@ -45,7 +45,7 @@ impl Range {
     fn parse(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
             let all = Self::ALL.map(Self::as_str).join(", ");
-            format!("{text:?} is not a range; those there are: {all}")
+            format!("{text:?} is not a range; give one of: {all}")
         })
     }
 }

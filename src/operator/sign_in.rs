@@ -77,8 +77,8 @@ impl NotSignedIn {
     pub(super) const fn message(self) -> &'static str {
         match self {
             Self::NotOffered => {
-                "a password is taken only if operator_password_file is set, over TLS by a proxy of \
-                 operator_trusted_proxies or from this machine"
+                "a password is accepted only if operator_password_file is set, and only from this \
+                 machine or over TLS through a proxy of operator_trusted_proxies"
             }
             Self::ForeignOrigin => "the request came from another page",
             Self::WrongPassword => "the password is wrong",

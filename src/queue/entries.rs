@@ -236,7 +236,7 @@ impl Entry {
         }
         self.cancellation = Some(why);
         if let Err(error) = bodies.hold(&self.body).cancel(self.id, why) {
-            tracing::error!(id = %self.id, %error, "a kill would forget that it was cancelled");
+            tracing::error!(id = %self.id, %error, "the cancellation is in memory only: if the process is killed, the message may be sent");
         }
     }
 

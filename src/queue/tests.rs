@@ -554,7 +554,7 @@ fn a_large_queue_is_cancelled_in_steps_and_what_comes_later_is_not_forgotten() {
 fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
     for (acceptance, words) in [
         (Acceptance::Excluded, "the operator cancelled the message; the message was not sent"),
-        (Acceptance::Possible, "whether the message was accepted is unknown"),
+        (Acceptance::Possible, "it is unknown whether the message was accepted"),
     ] {
         let fixture = Fixture::new();
         let id = fixture.add(ACME, 1);

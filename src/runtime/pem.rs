@@ -38,7 +38,7 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String>
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) if has(&file, b"PRIVATE KEY-----") => {
-            Err("there is a private key in it and no certificate; are the two files exchanged?"
+            Err("there is a private key in it and no certificate; are the two files swapped?"
                 .to_owned())
         }
         Ok(_) => Err("there is no certificate in it, as PEM".to_owned()),
@@ -58,7 +58,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     // The error of its text is not shown: the text is the key.
     PrivateKeyDer::from_pem_slice(&file).map_err(|_| {
         let reason = if has(&file, b"BEGIN CERTIFICATE") && !has(&file, b"PRIVATE KEY-----") {
-            "there is a certificate in it and no private key; are the two files exchanged?"
+            "there is a certificate in it and no private key; are the two files swapped?"
         } else {
             "there is no private key in it, as PEM and without a password"
         };

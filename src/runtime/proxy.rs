@@ -34,7 +34,7 @@ pub struct ProxyServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadProxy {
     /// Its scheme is not `http`.
-    #[error("a proxy is asked over plain http, so that its URL begins with http://")]
+    #[error("the URL of a proxy must begin with http://: pillarbox calls proxies over plain HTTP")]
     Scheme,
     /// It is not a URL, or has more than a server's address in it.
     #[error(
@@ -199,8 +199,8 @@ impl ProxyRule {
     pub fn exception_for(&self, url: &str) -> Option<String> {
         match self {
             Self::Environment { proxy, .. } if self.server_for(url).is_none() => Some(format!(
-                "{} does not count for it: it is for https, and not for this machine, link-local \
-                 addresses and what NO_PROXY names",
+                "{} does not apply to this URL: it applies to https only, and not to this machine, \
+                 link-local addresses and the hosts in NO_PROXY",
                 proxy.variable
             )),
             _ => None,
@@ -216,8 +216,8 @@ impl ProxyRule {
             format!("{proxy} refuses the user and the password, or was given none (407)")
         } else if error.contains("tunnel error: unsuccessful") {
             format!(
-                "{proxy} refused to connect to {host}, or could not; check that it allows {host}, and the \
-                 user and the password"
+                "{proxy} did not connect to {host}; check that it allows and reaches {host}, and \
+                 check the user and the password"
             )
         } else if error.contains("tunnel error: unexpected end of file") {
             format!("{proxy} closed the connection; is it a proxy for HTTP?")

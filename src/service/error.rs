@@ -34,21 +34,27 @@ impl ListenerName {
     /// Returns how to give it another address.
     const fn setting(self) -> &'static str {
         match self {
-            Self::Clients => "`listen` in the configuration, or with --listen for `pillarbox dev`",
-            Self::Smtp => {
-                "`smtp.listen` in the configuration, or with --smtp-listen for `pillarbox dev`"
+            Self::Clients => {
+                "give another address in `listen`, or with --listen for `pillarbox dev`; port 0 \
+                 takes a free port"
             }
-            Self::SmtpTls => "`smtp.tls_listen` in the configuration",
+            Self::Smtp => {
+                "give another address in `smtp.listen`, or with --smtp-listen for `pillarbox dev`; \
+                 port 0 takes a free port"
+            }
+            Self::SmtpTls => "give another address in `smtp.tls_listen`; port 0 takes a free port",
             Self::Resend => {
-                "`resend_api.listen` in the configuration, or with --resend-listen for \
-                 `pillarbox dev`"
+                "give another address in `resend_api.listen`, or with --resend-listen for \
+                 `pillarbox dev`; port 0 takes a free port"
             }
             Self::Operators => {
-                "`operator_listen` in the configuration, or with --operator-listen for \
-                 `pillarbox dev`"
+                "give another address in `operator_listen`, or with --operator-listen for \
+                 `pillarbox dev`; port 0 takes a free port"
             }
-            Self::Simulator => "--listen",
-            Self::SimulatorOfDev => "the system's help: every port of the loopback is in use",
+            Self::Simulator => "give another address with --listen; port 0 takes a free port",
+            Self::SimulatorOfDev => {
+                "the simulator needs a free port of 127.0.0.1; end programs that use many ports"
+            }
         }
     }
 
@@ -111,8 +117,7 @@ pub enum ServiceError {
     },
     /// An address cannot be listened on.
     #[error(
-        "cannot listen on {address}: {source}; give another address with {}; port 0 takes a free \
-         port", listener.setting()
+        "cannot listen on {address}: {source}; {}", listener.setting()
     )]
     Listen {
         /// Listener that needs the address.
@@ -157,7 +162,7 @@ pub enum ServiceError {
     #[error("alerts.url: {0}")]
     Alerts(#[source] BadEndpoint),
     /// The operating system gives no random numbers.
-    #[error("the operating system gives no random numbers: {0}")]
+    #[error("the operating system returned no random numbers: {0}")]
     Random(#[from] getrandom::Error),
     /// Something else of the operating system.
     #[error("{what}: {source}")]

@@ -95,8 +95,8 @@ impl Arena {
             ),
             Kept::ByNobody(why) => info!(
                 bodies,
-                "bodies of pending messages survive pillarbox restart, and no other end of this \
-                 process: {why}"
+                "bodies of pending messages survive pillarbox restart, but not a stop or a crash: \
+                 {why}"
             ),
         }
         self.kept.send_replace(Some(kept));
@@ -249,7 +249,7 @@ impl Service {
     pub(super) async fn hand_over(mut self, signals: &mut Signals) -> HandedOver {
         let pending = self.queue.pending().messages;
         let until = Instant::now() + LAST_CALLS;
-        info!(pending, "handing over: connections wait, and what is pending is sent afterwards");
+        info!(pending, "handing over to the next program, which sends the pending messages; connections wait");
         if self.next.arena.is_none() {
             // What came now would end with this program.
             self.intake.close();
@@ -278,7 +278,7 @@ impl Service {
         let answers_end = until.max(Instant::now() + LEAST_ANSWERS);
         let ending = self.end_to_hand_over(answers_end);
         if timeout_at(answers_end + LONGEST_END, ending).await.is_err() {
-            error!("the end took too long; the next program recovers what is left");
+            error!("the hand-over took too long; the next program recovers the messages that are left");
         }
         if signals.came() {
             warn!("a signal came meanwhile: the next program stops at once");

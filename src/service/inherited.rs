@@ -299,15 +299,16 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
         let name = names.next().unwrap_or_default();
         let slot = Slot::of(name).ok_or_else(|| {
             io::Error::other(format!(
-                "nothing here uses a descriptor with the name {name:?}; let FileDescriptorName= of \
-                 the socket's unit say {CLIENTS}, {SMTP}, {SMTPS} or {RESEND}, or do not hand it over"
+                "pillarbox does not know the descriptor {name:?} that it inherited; set \
+                 FileDescriptorName= in the socket unit to {CLIENTS}, {SMTP}, {SMTPS} or {RESEND}, \
+                 or do not pass the descriptor to pillarbox"
             ))
         })?;
         // Of several arenas, one is used and the others are reported.
         if slots.contains(&slot) && !matches!(slot, Slot::Arena | Slot::Probe) {
             let advice = slot.advice();
             return Err(io::Error::other(format!(
-                "there are {count}, and one of a kind is served; {advice}"
+                "two of the {count} inherited sockets are for the same listener; {advice}"
             )));
         }
         slots.push(slot);

@@ -364,18 +364,18 @@ impl Service {
             info!(
                 pending,
                 ?drain,
-                "stopping: what is pending is sent first; a second signal (Ctrl-C again) stops at \
-                 once, and the next start {} what is left",
+                "stopping: pending messages are sent first. A second signal (Ctrl-C again) stops \
+                 at once, and the next start {} the messages that are left",
                 run::fate(rest)
             );
         } else {
-            info!("stopping; a second signal (Ctrl-C again) stops at once");
+            info!("stopping. A second signal (Ctrl-C again) stops at once");
         }
         let until = Instant::now() + drain;
         let end =
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
-            error!("the stop took too long; the next start recovers what is left");
+            error!("the stop took too long; the next start recovers the messages that are left");
             if rest == Rest::Kept {
                 queue.bodies().leave();
             }
@@ -470,7 +470,7 @@ impl Service {
         self.delivering.stop().await;
         self.background.shutdown().await;
         if let Err(error) = self.store.store_key_use().await {
-            warn!(%error, "it could not be stored when API keys were last used");
+            warn!(%error, "the times of the last use of API keys could not be stored");
         }
         if let Err(error) = self.history.keep().await {
             warn!(%error, "the history of the last minute could not be stored");

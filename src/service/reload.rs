@@ -72,7 +72,7 @@ impl Service {
         let (Some(tls), Some(configured)) = (&self.changeable.tls, &new.tls) else { return };
         match tls.replace(&files(configured)) {
             Ok(()) => self.config.tls = Some(configured.clone()),
-            Err(error) => error!(%error, "the certificate stays as it was until this is put right"),
+            Err(error) => error!(%error, "the new certificate cannot be used; the old one stays in use until this is corrected"),
         }
     }
 
@@ -85,7 +85,7 @@ impl Service {
         match self.changeable.alerts.set_receiver(receiver, &self.config.webhooks.proxy) {
             Ok(()) => self.config.alerts.clone_from(&new.alerts),
             Err(error) => {
-                error!(%error, "alerts go to the receiver before until this is put right");
+                error!(%error, "alerts go to the old receiver until this is corrected");
             }
         }
     }

@@ -58,7 +58,7 @@ pub async fn serve(
         }
     };
     service.tell_of_proxies();
-    tracing::info!("operators look at {}", service.operator_address());
+    tracing::info!("operator's page at {}", service.operator_address());
     for address in service.smtp_addresses() {
         tracing::info!("SMTP submission at {address}");
     }
@@ -93,7 +93,7 @@ pub async fn serve(
                 supervisor::reloading();
                 match load() {
                     Ok(config) => service.reload(&config),
-                    Err(error) => error!(%error, "the configuration stays as it was"),
+                    Err(error) => error!(%error, "the new configuration cannot be used; the old one stays in use"),
                 }
                 service.reload_credentials();
                 supervisor::ready();
@@ -150,7 +150,7 @@ pub(super) async fn stop(service: Service, mut signals: Signals, clean_up: impl 
 /// Handling by the next start of messages that this process does not send.
 pub(super) fn fate(rest: Rest) -> &'static str {
     match rest {
-        Rest::Kept => "goes on with",
+        Rest::Kept => "continues with",
         Rest::Lost => "marks as failed",
     }
 }

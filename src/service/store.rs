@@ -243,7 +243,7 @@ pub(super) async fn store_key_use(store: Store) {
     loop {
         tokio::time::sleep(KEY_USE_INTERVAL).await;
         if let Err(error) = store.store_key_use().await {
-            warn!(%error, "it could not be stored when API keys were last used; it will be tried again");
+            warn!(%error, "the times of the last use of API keys could not be stored; pillarbox tries again");
         }
     }
 }

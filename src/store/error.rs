@@ -12,15 +12,15 @@ use pillarbox_domain::usage::Exceeded;
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum StoreError {
     /// The disk or the database takes no writes now: nothing was changed; try again later.
-    #[error("the store does not take it now; the log and `pillarbox status` say why")]
+    #[error("the store refuses writes now; the log and `pillarbox status` say why")]
     Unavailable,
     /// The data file is missing, replaced or overwritten: nothing was changed.
-    #[error("the store takes no changes: its data file is gone, replaced or written over")]
+    #[error("the store accepts no changes: its data file is missing, replaced or overwritten")]
     FileLost,
     /// No answer came in time: the change may have been made, or may still be made.
-    #[error("the store did not answer in time; the change may have been made all the same")]
+    #[error("the store did not answer in time, so the change may have been made or not")]
     OutcomeOpen,
-    #[error("a row of the store cannot be read: it is damaged, and the log names it")]
+    #[error("a row of the store is damaged and cannot be read; the log says which")]
     Damaged,
 }
 
@@ -51,7 +51,7 @@ pub enum ListError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Too many listings of the same organisation, or of the operators, wait already.
-    #[error("too many listings wait; try again later")]
+    #[error("too many requests for lists are waiting; try again later")]
     TooMany,
 }
 
@@ -77,11 +77,11 @@ pub struct DamagedRow {
 /// know.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
-    #[error("a row has version {0}, which this pillarbox does not know")]
+    #[error("it has version {0}, which this pillarbox does not know")]
     Version(u8),
-    #[error("a row does not decode: {0}")]
+    #[error("it cannot be decoded: {0}")]
     Damaged(#[from] postcard::Error),
-    #[error("a row holds what it must not: {0}")]
+    #[error("it is not valid: {0}")]
     Invalid(&'static str),
 }
 

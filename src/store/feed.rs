@@ -293,7 +293,7 @@ impl Referred {
 }
 
 fn missing(table: Table, id: MessageId) -> DamagedRow {
-    let reason = RowError::Invalid("nothing, although the feed refers to it");
+    let reason = RowError::Invalid("it is missing, although the feed refers to it");
     DamagedRow::new(table.as_str(), id, &reason)
 }
 

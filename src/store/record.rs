@@ -596,7 +596,7 @@ pub(super) fn decode_time(bytes: &[u8]) -> Result<TimeRecord, RowError> {
         .map(|(from, shift_millis)| Correction { from: instant(from), shift_millis })
         .collect();
     if !corrections.is_sorted_by(|a, b| a.from < b.from) {
-        return Err(RowError::Invalid("corrections that are not in order"));
+        return Err(RowError::Invalid("its corrections are not in order"));
     }
     Ok(TimeRecord {
         stamp: instant(row.stamp),
@@ -644,6 +644,6 @@ fn body(version: u8, bytes: &[u8]) -> Result<Deserializer<'_, Slice<'_>>, RowErr
     match bytes.split_first() {
         Some((&found, row)) if found == version => Ok(Deserializer::from_bytes(row)),
         Some((&found, _)) => Err(RowError::Version(found)),
-        None => Err(RowError::Invalid("nothing")),
+        None => Err(RowError::Invalid("it is empty")),
     }
 }

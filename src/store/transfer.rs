@@ -69,14 +69,14 @@ pub struct Imported {
 pub enum ImportError {
     #[error("the data file cannot be read: {0}")]
     File(#[from] StoreError),
-    #[error("nodes work on the database, or did and are not forgotten yet: {}", .0.join(", "))]
+    #[error("the database still has nodes: {}", .0.join(", "))]
     Nodes(Vec<String>),
     #[error("the database has organisations, messages or suppressions already")]
     NotEmpty,
     #[error("PostgreSQL: {0}")]
     Server(String),
-    #[error("the database did not say whether it has everything, or whether its standby does")]
+    #[error("the database did not confirm that it, and its standby, stored everything")]
     Unanswered,
-    #[error("the store is a data file itself")]
+    #[error("the target is a data file too")]
     SameEngine,
 }

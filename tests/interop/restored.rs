@@ -24,7 +24,7 @@ async fn a_copy_of_a_live_nodes_data_directory_does_not_take_its_place() {
     two.reconfigure("node = \"b\"", "node = \"a\"");
     let refused = Process::spawn(two.service()).wait_at_most(PATIENCE);
     assert_eq!(refused.0, Some(1), "{}", refused.1);
-    assert!(refused.1.contains("works on this database from another place"), "{}", refused.1);
+    assert!(refused.1.contains("uses this database, from another machine"), "{}", refused.1);
     let id = first.send(&message()).await;
     first.wait_for(&id, "sent").await;
 
@@ -210,7 +210,7 @@ async fn an_old_primary_that_comes_back_is_left_alone() {
     let here = standby.psql(DATABASE, "SELECT count(*) FROM message");
     assert_eq!(here.trim(), ids.len().to_string());
     let log = server.log();
-    assert!(log.contains("behind the server that this node last worked on"), "{log}");
+    assert!(log.contains("older than that of the server that this node used last"), "{log}");
 
     // A start finds the right one as well, though both take writes.
     server.terminate().await;

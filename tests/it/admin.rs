@@ -249,7 +249,7 @@ async fn one_connection_takes_several_calls_and_bad_ones_are_refused() {
     let expected = [
         (
             "404 Not Found",
-            "does not know the call compact; use the pillarbox of the version that runs",
+            "does not know the call compact; run the command with",
         ),
         ("400 Bad Request", "unknown field `when`"),
         ("200 OK", r#"{"organisations":[]}"#),
@@ -338,7 +338,7 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
     let too_long = head + &" ".repeat(length);
     for (answer, problem) in [
         // A service of an earlier version.
-        ("{\"refused\":{\"message\":\"no\"}}\n", "use the pillarbox of the version that runs"),
+        ("{\"refused\":{\"message\":\"no\"}}\n", "run the command with"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "cannot be read (invalid length"),
         (&too_long, "cannot be read (length limit"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"id\"", "closed the connection; it may"),

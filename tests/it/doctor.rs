@@ -203,7 +203,7 @@ async fn a_configuration_set_that_is_not_there_or_publishes_nothing_is_a_fault()
     let site = sound_site(Options::default()).await;
     let server = site.start();
     let examined = doctor(&site, &["--send", "--wait", "2s"]).await;
-    examined.says("event destination", "notOk", "none that is enabled");
+    examined.says("event destination", "notOk", "no enabled event destination");
     examined.says("sending", "ok", "at the first attempt");
     examined.says("delivery event", "notOk", "none has come within 2s");
     drop(server);
@@ -240,7 +240,7 @@ async fn events_that_go_where_no_queue_can_be_are_as_good_as_none() {
     });
     site.simulator.create_event_destination("mail", &body.to_string()).unwrap();
     let examined = doctor(&site, &[]).await;
-    examined.says("event destination", "notOk", "none that is enabled and publishes to SNS");
+    examined.says("event destination", "notOk", "no enabled event destination at SNS");
     assert_eq!(examined.faults(), ["event destination"]);
 }
 
@@ -264,7 +264,7 @@ async fn a_domain_that_ses_does_not_take_is_a_fault_and_cannot_be_sent_from() {
     site.simulator.set_identity("example.com", VerificationStatus::Failed);
     let _server = site.start();
     let examined = doctor(&site, &["--send", "--from", "a@example.org"]).await;
-    examined.says("domain example.com", "notOk", "the service has it as assumed");
+    examined.says("domain example.com", "notOk", "the service treats it as assumed");
     examined.says("sending", "notOk", "example.org is not verified for any organisation");
     site.simulator.remove_identity("example.com");
     let examined = doctor(&site, &[]).await;

@@ -496,7 +496,7 @@ async fn events_are_replayed_from_a_time_on_or_one_by_one() {
     for (arguments, reason) in [
         (["--event", "evt_0"], "not an event"),
         (["--since", "tomorrow"], "is not a time"),
-        (["--since", "2999-01-01"], "still to come"),
+        (["--since", "2999-01-01"], "is in the future"),
     ] {
         let refused = Finished::from(replay(&arguments));
         assert!(refused.code == 1 && refused.err.contains(reason), "{refused:?}");

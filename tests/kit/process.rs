@@ -85,7 +85,7 @@ impl Process {
 
     /// The address of the operator listener.
     pub(crate) fn operator_listening(&self) -> String {
-        self.wait_for("operators look at ")
+        self.wait_for("operator's page at ")
     }
 
     /// The address at which SMTP sessions begin in plain text.

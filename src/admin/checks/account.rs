@@ -39,8 +39,8 @@ impl Examiner<'_> {
             (organisation::Finding::Verified, true) => verified(about, identity.as_ref()),
             (organisation::Finding::Verified, false) => Finding::warning(
                 about,
-                "SES has verified it, and the service still has it as pending",
-                format!("wait for the next look, or run: pillarbox domain check {name}"),
+                "SES has verified it, but the service still treats it as pending",
+                format!("wait for the next check, or run: pillarbox domain check {name}"),
             ),
             // SES sends for the sub-domains of an identity without one of their own ("Creating and
             // verifying identities in Amazon SES"), which is what the operator's word is for.
@@ -61,7 +61,7 @@ impl Examiner<'_> {
             ),
             (other, true) => Finding::not_ok(
                 about,
-                format!("the service has it as {believed}, and SES does not: {}", word(other)),
+                format!("the service treats it as {believed}, but {}", word(other)),
                 format!("see what is missing: pillarbox domain check {name}"),
             ),
             (organisation::Finding::Failed, false) => Finding::not_ok(
@@ -148,8 +148,7 @@ fn engagement(account: &Account) -> Option<Finding> {
     (account.engagement == Engagement::Watched).then(|| {
         Finding::not_ok(
             "tracking",
-            "SES watches opens and clicks for the account, for which it rewrites links and adds a \
-             pixel",
+            "SES tracks opens and clicks for the account: it rewrites links and adds a pixel",
             "turn engagement tracking off in the SES console (Virtual Deliverability Manager), or \
              send with a configuration set that turns it off",
         )

@@ -91,7 +91,7 @@ fn connections(database: &DatabaseStatus, nodes: usize) -> Option<Finding> {
         Finding::warning(
             "database connections",
             format!(
-                "the server takes {} connections of ordinary users; a node holds \
+                "the server allows {} connections of ordinary users; each node needs \
                  {CONNECTIONS_OF_A_NODE}",
                 database.max_connections
             ),
@@ -104,9 +104,9 @@ fn cleaning(database: &DatabaseStatus) -> Option<Finding> {
     let behind = database.transactions_behind;
     (behind >= BEHIND).then(|| {
         Finding::warning(
-            "database's cleaning",
-            format!("an old transaction or replication slot holds it back, by {behind} \
-                     transactions: tables grow"),
+            "database vacuum",
+            format!("an old transaction or replication slot holds VACUUM back by {behind} \
+                     transactions, so tables grow"),
             "end long transactions (pg_stat_activity), prepared ones (pg_prepared_xacts) and unused \
              replication slots (pg_replication_slots)",
         )
@@ -166,9 +166,9 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
         Finding::warning(
             "longest calls",
             format!(
-                "a call of node {} may be under way for {} after its last sign of life, and of \
-                 node {} for {}: no node treats them as dead before that, whatever \
-                 cluster.dead_after is",
+                "calls of node {} may last {} after its last sign of life, and calls of node {} \
+                 {}; the nodes wait that long before they treat one as dead, even if \
+                 cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(with(|it| it.max_connections = 16), only("database connections", Warning));
         assert_eq!(
             with(|it| it.transactions_behind = BEHIND),
-            only("database's cleaning", Warning)
+            only("database vacuum", Warning)
         );
     }
 

@@ -100,9 +100,9 @@ impl Examiner<'_> {
 
     fn without_set(&self) -> Finding {
         let advice = "run pillarbox aws setup, or set ses.configuration_set";
-        let message = "none is named, so SES publishes no events of messages";
+        let message = "ses.configuration_set is not set, so SES publishes no events about messages";
         if self.events_queue.is_some() {
-            let message = format!("{message}, and the expected events do not arrive");
+            let message = format!("{message}, and none arrive at ses.events.queue_url");
             Finding::not_ok(SET, message, advice)
         } else {
             Finding::warning(SET, message, advice)
@@ -129,7 +129,7 @@ impl Examiner<'_> {
         let (needed, useful) = (missing(&NEEDED), missing(&USEFUL));
         Some(if enabled.is_empty() {
             let message =
-                format!("{set} has none that is enabled and publishes to SNS or EventBridge");
+                format!("{set} has no enabled event destination at SNS or EventBridge");
             Finding::not_ok(ABOUT, message, advice)
         } else if !needed.is_empty() {
             Finding::not_ok(ABOUT, format!("{set} does not publish: {needed}"), advice)
@@ -156,12 +156,12 @@ impl Examiner<'_> {
             let own = match self.ses.tracking_override() {
                 TrackingOverride::Never => "",
                 TrackingOverride::Always | TrackingOverride::Auto => {
-                    ", except in messages that turn that off, as those of pillarbox do"
+                    ", except in messages that turn this off, and pillarbox's do"
                 }
             };
             let message = format!(
-                "the event destination {name} of {set} asks for opens or clicks, for which SES \
-                 rewrites links and adds a pixel{own}"
+                "the event destination {name} of {set} asks for opens or clicks, so SES rewrites \
+                 links and adds a pixel{own}"
             );
             let advice = format!("remove OPEN and CLICK from the event destination {name}");
             return if found.enabled {
@@ -181,7 +181,7 @@ impl Examiner<'_> {
             return Finding::not_ok(
                 TRACKING,
                 format!(
-                    "SES watches opens and clicks of {set}: it rewrites links and adds a pixel"
+                    "SES tracks opens and clicks of {set}: it rewrites links and adds a pixel"
                 ),
                 "turn engagement tracking off for it in the SES console (Virtual Deliverability \
                  Manager)",
@@ -191,8 +191,7 @@ impl Examiner<'_> {
             return Finding::warning(
                 TRACKING,
                 format!(
-                    "{set} has {domain} for rewritten links, although nothing rewrites them \
-                         now"
+                    "{set} has the redirect domain {domain}, although nothing rewrites links now"
                 ),
                 format!("remove the custom redirect domain from {set}"),
             );
@@ -205,8 +204,8 @@ impl Examiner<'_> {
             Some(url) => self.queue(url).await,
             None => vec![Finding::warning(
                 "events",
-                "pillarbox reads none: deliveries, bounces and complaints do not show, and a \
-                 bounce suppresses nobody",
+                "pillarbox reads no delivery events: it does not learn of deliveries, bounces and \
+                 complaints, and suppresses no bounced address",
                 "run pillarbox aws setup, or set ses.events.queue_url",
             )],
         }

@@ -37,7 +37,7 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
     let directory = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
         Ok(_) => {
-            let message = format!("{shown} is no directory");
+            let message = format!("{shown} is not a directory");
             return vec![Finding::not_ok(DIRECTORY, message, "correct data_dir")];
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {

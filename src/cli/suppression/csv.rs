@@ -243,13 +243,13 @@ impl Columns {
         });
         let scope = match (named, given) {
             (Some(named), Some(given)) if named != *given => {
-                return Err("it names another organisation than the command does".to_owned());
+                return Err("it names another organisation than the command".to_owned());
             }
             (Some(scope), _) => scope,
             (None, Some(given)) => given.clone(),
             (None, None) => {
-                return Err("it names no organisation; give --org NAME or --all, or a column \
-                     organisation, in which * stands for all"
+                return Err("it names no organisation; give --org NAME or --all, or add a column \
+                     organisation (* stands for all)"
                     .to_owned());
             }
         };

@@ -40,7 +40,7 @@ pub(crate) struct Import {
     /// Import nothing if any row is refused.
     #[arg(long)]
     strict: bool,
-    /// Reason of the rows that give none.
+    /// Reason for rows without one.
     #[arg(long, value_name = "REASON", default_value = SuppressionReason::Manual.as_str())]
     #[arg(value_parser = SuppressionReason::ALL.map(SuppressionReason::as_str))]
     reason: String,
@@ -327,8 +327,7 @@ impl<R: Read> Rows<R> {
         let layout = Layout::of(text.first_line(), separator).map_err(|cause| refused(&cause))?;
         if given.scope.is_none() && !layout.has_organisations {
             return Err(refused(
-                "it does not say for which organisation it is; give --org NAME, or --all for every \
-                 organisation",
+                "it has no column organisation; give --org NAME, or --all for every organisation",
             ));
         }
         let mut reader = csv::ReaderBuilder::new();

@@ -102,8 +102,8 @@ impl Held {
         let (before, now) = (self.server.timeline, server.timeline);
         if server.system != self.server.system {
             return Some(
-                "it is not the database that this node works on; a node takes a restored database \
-                 when it starts, so restart it if that is what you want",
+                "it is not the database that this node uses; if you restored a database, restart \
+                 the node to use it",
             );
         }
         let is_behind = now < before
@@ -111,8 +111,8 @@ impl Held {
                 && beat < self.beat.map(|(_, confirmed)| confirmed)
                 && beat.is_some());
         is_behind.then_some(
-            "it is behind the server that this node last worked on, as an old primary is that comes \
-             back; stop it, or make it a standby again",
+            "its data is older than that of the server that this node used last, so it may be an \
+             old primary; stop it, or make it a standby",
         )
     }
 }
@@ -248,7 +248,7 @@ impl Connector {
         let mut told_at = locked(&self.told_at);
         if told_at.is_none_or(|at| at.elapsed() >= WRONG_SERVER_INTERVAL) {
             *told_at = Some(Instant::now());
-            tracing::warn!(%error, "a PostgreSQL server that takes writes is not used");
+            tracing::warn!(%error, "a PostgreSQL server accepts writes, but the node does not use it");
         }
     }
 

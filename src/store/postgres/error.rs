@@ -16,27 +16,27 @@ pub(super) enum QueryError {
     Name(#[from] ResolveError),
     #[error(transparent)]
     Row(#[from] DamagedRow),
-    #[error("the other nodes take this node for dead")]
+    #[error("the other nodes treat this node as dead")]
     Fenced,
     /// The transaction was not made, because the connection was lost or the server gave no answer.
-    #[error("the connection was lost before the transaction was made")]
+    #[error("the transaction was not made: the connection was lost, or the server did not answer")]
     NotMade,
     /// The server takes writes, and is not the one to work on.
-    #[error("a server was refused: {0}")]
+    #[error("a server was not used: {0}")]
     WrongServer(&'static str),
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),
     /// No answer came by one connection, which is closed. The server may answer by other
     /// connections.
-    #[error("no answer came by the connection for {purpose} within {limit:?}")]
+    #[error("the server did not answer on the connection for {purpose} within {limit:?}")]
     Silent { purpose: &'static str, limit: std::time::Duration },
     /// The outcome of a transaction is not known: its answer was lost, and the row that shows it is
     /// out of reach.
-    #[error("whether the transaction was made could not be found out in time")]
+    #[error("it could not be found out in time whether the transaction was made")]
     InDoubt,
-    #[error("a rule of the store asked for rows again and again")]
+    #[error("a fault in pillarbox: a transaction asked for rows without end")]
     Endless,
-    #[error("a decision panicked")]
+    #[error("a fault in pillarbox: a transaction panicked")]
     Panicked,
 }
 
@@ -112,21 +112,21 @@ pub enum ConnectError {
     #[error("PostgreSQL: {0}")]
     Server(String),
     #[error(
-        "a node of the name {0:?} works on this database from another place: another machine, \
-         another data directory, or another copy of this one; give this one another name in \
-         [cluster] node, and a data directory of its own"
+        "another node of the name {0:?} uses this database, from another machine, another data \
+         directory or a copy of this one; give this node another name in cluster.node, and its own \
+         data directory"
     )]
     NameTaken(String),
     #[error("the database has schema {version}, written by a newer pillarbox; upgrade this one")]
     Newer { version: i32 },
     #[error(
         "the database was made by `pillarbox dev`, for trials: its keys and domains are not real; \
-         give the service a database of its own in [store.postgres] database"
+         give the service another database in store.postgres.database"
     )]
     MadeByDev,
     #[error(
-        "the database was not made by `pillarbox dev`, which would put an organisation, a domain and \
-         a key into it, and take a part of its pace; give `pillarbox dev` an empty database of its own"
+        "the database was not made by `pillarbox dev`. There, `pillarbox dev` would add an \
+         organisation, a domain and a key, and use a part of the pace; give it an empty database"
     )]
     NotMadeByDev,
     #[error("{0}")]

@@ -82,10 +82,10 @@ const LEAVE: [&str; 3] = [
 /// that began in the node's last seconds may have been under way.
 const BODY_LOST: &str = "the node that held the message ended before it was sent, and bodies are \
                          kept in memory only; a call to the provider may have been under way, so \
-                         whether it was accepted is unknown";
+                         it is unknown whether the message was accepted";
 /// The same, if its node had reported a call.
 const CALL_LOST: &str = "the node that held the message ended while a call to the provider was \
-                         under way, so whether it was accepted is unknown";
+                         under way, so it is unknown whether the message was accepted";
 
 /// Time for which a share of the pace and a duty hold on the server, as [`take_part_sql`] sets it.
 /// The node itself holds them for less.
@@ -303,10 +303,10 @@ pub(super) async fn watch_namesake(
                 tracing::warn!(
                     node = name,
                     until = %humantime::format_rfc3339_seconds(SystemTime::now() + silence),
-                    "the database has a node of this name from another machine or boot, or with \
-                     another data directory or copy of it; if it gives no sign of life until then, \
-                     this one takes its place, and the messages that it held fail. Not to wait, run \
-                     on another node: pillarbox node forget {name}"
+                    "the database already has a node of this name, from another machine, boot, \
+                     data directory or copy of it. If that node gives no sign of life until the time in \
+                     `until`, this one replaces it, and the messages that it held fail. To replace \
+                     it earlier, run on another node: pillarbox node forget {name}"
                 );
             }
         }
@@ -557,7 +557,7 @@ impl PostgresStore {
         };
         let left = timeout(LEAVE_LIMIT, left).await;
         if let Err(error) = left.unwrap_or(Err(QueryError::TimedOut(LEAVE_LIMIT))) {
-            tracing::warn!(%error, "the node could not leave; its next start will say so");
+            tracing::warn!(%error, "the node could not be removed from the database; it is silent until it starts again");
         }
     }
 }

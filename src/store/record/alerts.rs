@@ -38,7 +38,7 @@ pub(crate) fn encode_alert_key(key: &AlertKey) -> Vec<u8> {
 }
 
 pub(crate) fn decode_alert_key(key: &[u8]) -> Result<AlertKey, RowError> {
-    const INVALID: RowError = RowError::Invalid("an alert's key");
+    const INVALID: RowError = RowError::Invalid("the alert's key");
     let (kind, rest) = key.split_first().ok_or(INVALID)?;
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| INVALID);
     let number = |bytes: &[u8]| bytes.try_into().map(u32::from_be_bytes).map_err(|_| INVALID);

@@ -65,7 +65,7 @@ pub(crate) fn decode_organisation(id: u32, bytes: &[u8]) -> Result<Organisation,
     let [per_minute, per_hour, per_day, per_month] = row.limits;
     Ok(Organisation {
         id: OrganisationId(id),
-        name: row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))?,
+        name: row.name.parse().map_err(|_| RowError::Invalid("the organisation's name"))?,
         kind: row.kind.into(),
         pause: row.pause.map(|(since, requests)| Pause {
             since: Timestamp::from_unix_millis(since),

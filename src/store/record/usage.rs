@@ -26,7 +26,7 @@ pub(crate) fn decode_usage(month: u64, bytes: &[u8]) -> Result<Usage, RowError> 
     // A period that ends beyond it has no end.
     let starts = [usage.minute, usage.hour, usage.day, usage.month].map(|count| count.start);
     if starts.iter().any(|start| *start >= Timestamp::LAST) {
-        return Err(RowError::Invalid("a period beyond all time"));
+        return Err(RowError::Invalid("the period is out of range"));
     }
     Ok(usage)
 }

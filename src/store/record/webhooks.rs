@@ -84,7 +84,7 @@ pub(crate) fn decode_webhook(id: u32, bytes: &[u8]) -> Result<Webhook, RowError>
     Ok(Webhook {
         id: WebhookId(id),
         organisation: OrganisationId(row.organisation),
-        url: WebhookUrl::parse(row.url).map_err(|_| RowError::Invalid("an endpoint's URL"))?,
+        url: WebhookUrl::parse(row.url).map_err(|_| RowError::Invalid("the endpoint's URL"))?,
         types: types(&row.types)?,
         format: format.into(),
         authority: row.authority.map(str::to_owned),
@@ -109,7 +109,7 @@ fn types(names: &[&str]) -> Result<FeedTypes, RowError> {
         return Ok(FeedTypes::ALL);
     }
     let types = names.iter().map(|name| name.parse::<FeedEventType>());
-    types.collect::<Result<_, _>>().map_err(|_| RowError::Invalid("an endpoint's types"))
+    types.collect::<Result<_, _>>().map_err(|_| RowError::Invalid("the endpoint's types"))
 }
 
 /// Version of a cursor's row with the moves before the last one: generation and position of each.

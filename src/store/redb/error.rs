@@ -31,33 +31,34 @@ pub enum OpenError {
     #[error("cannot create {}: {source}", path.display())]
     Create { path: PathBuf, source: std::io::Error },
     #[error(
-        "the file was in use when the service ended, and what was accepted last is in its journal \
-         {JOURNAL_NAME}, which cannot be used: {0}. Put the two files together that belong together, \
-         or run: pillarbox restore BACKUP --replace. To go on without what was accepted last, copy \
-         the data file elsewhere and run: pillarbox restore COPY --replace --accept-loss. To copy \
-         the files of a running service, run: pillarbox backup FILE"
+        "the service did not close the file, so the last writes are in its journal {JOURNAL_NAME}, \
+         which cannot be used: {0}. Put back the data file and the journal that belong together, \
+         or run: pillarbox restore BACKUP --replace. To continue without the last writes, copy the \
+         data file elsewhere and run: pillarbox restore COPY --replace --accept-loss. To copy the \
+         files of a running service, run: pillarbox backup FILE"
     )]
     Journal(String),
     #[error(
-        "it is a copy of a data file that was in use, without its journal, so what was accepted last \
-         is missing; copy both files into a data directory and start the service there, make a copy \
-         with: pillarbox backup, or add --accept-loss"
+        "it is a copy of a data file that was in use, without its journal, so the last writes are \
+         missing; copy both files into a data directory and start the service there, make a backup \
+         with pillarbox backup FILE, or add --accept-loss"
     )]
     Unclosed,
     #[error("the file cannot be read or written: {0}")]
     Io(redb::Error),
     #[error(
         "the data file was made by `pillarbox dev`, for trials: its keys and domains are not real; \
-         give the service a directory of its own in data_dir"
+         give the service another directory in data_dir"
     )]
     MadeByDev,
     #[error(
-        "the data file was not made by `pillarbox dev`, which would put an organisation, a domain \
-         and a key into it; give `pillarbox dev` a directory of its own with --data-dir, or none. (If an earlier \
-         version of `dev` made it, remove the organisations that you added.)"
+        "the data file was not made by `pillarbox dev`, which would add an organisation, a domain \
+         and a key to it; give `pillarbox dev` another directory with --data-dir, or leave the \
+         option out. (If an earlier version of `dev` made it, remove the organisations that you \
+         added.)"
     )]
     NotMadeByDev,
-    #[error("another process replaced the file while it was opened; start again")]
+    #[error("another process replaced the file while pillarbox opened it; start the service again")]
     Replaced,
     #[error("cannot start the writer's thread: {0}")]
     Thread(std::io::Error),

@@ -211,8 +211,8 @@ fn settle_pending(
             let transition = Transition::BodyLost {
                 acceptance: Acceptance::Possible,
                 message: "the service restarted before the message was sent, and bodies are kept \
-                          in memory only; a call to the provider may have been under way, so \
-                          whether it was accepted is unknown",
+                          in memory only; a call to the provider may have been under way, so it is \
+                          unknown whether the message was accepted",
                 found_at: now,
             };
             let attempts = message.attempts;

@@ -372,8 +372,8 @@ async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
     let bytes =
         format!("bytes   {} of bodies, {} of memory", bodies["bytes"], bodies["memoryBytes"]);
     assert!(text.contains(&survive) && text.contains(&bytes), "{text}");
-    assert!(text.contains("stop    keeps them with systemd 254"), "{text}");
-    assert!(text.contains("reboot  loses them"), "{text}");
+    assert!(text.contains("stop    systemd 254"), "{text}");
+    assert!(text.contains("reboot  the bodies are lost"), "{text}");
     let page = look(&site, &server).await;
     assert!(page.contains(&survive), "{page}");
     let doctor = site.run(&["doctor"]);
@@ -404,14 +404,14 @@ async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
     let server = site.start();
     let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
     assert!(text.contains("no service manager, such as systemd"), "{text}");
-    assert!(text.contains("stop    loses those that the drain does not send"), "{text}");
+    assert!(text.contains("stop    bodies that the drain does not send are lost"), "{text}");
     assert_eq!(metric(&server, "pillarbox_bodies_kept").await, Some(0.0));
     server.kill();
     site.reconfigure("[sending]", "[sending]\nkeep_bodies = false");
     let server = site.start();
     let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
     assert!(
-        text.contains("Each end of the process loses them: sending.keep_bodies is off"),
+        text.contains("They are lost when the process ends: sending.keep_bodies is off"),
         "{text}"
     );
     drop(server);
@@ -443,9 +443,9 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     manager.keep("arena", foreign_memory());
     let server = manager.start(&site);
     let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
-    assert!(bodies.contains("it is no arena of pillarbox"), "{bodies}");
+    assert!(bodies.contains("it was not made by pillarbox"), "{bodies}");
     assert_eq!(manager.kept(), ["arena"]);
-    let said = "cannot be used: it is no arena of pillarbox";
+    let said = "cannot be used: it was not made by pillarbox";
     let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
     assert!(text.contains(said) && text.contains("pillarbox bodies drop"), "{text}");
     let told = &status(&site)["conditions"];
@@ -522,7 +522,7 @@ async fn a_restart_in_place_goes_on_to_say_which_bodies_cannot_be_used() {
     for _ in 0..2 {
         Finished::run(site.command(&["restart", "--json"])).await.json();
         let said = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
-        assert!(said.contains("it is no arena of pillarbox"), "{said}");
+        assert!(said.contains("it was not made by pillarbox"), "{said}");
         assert!(said.contains("pillarbox bodies drop"), "{said}");
         assert!(said.contains("still keeps bodies that this process cannot use"), "{said}");
         assert_eq!(manager.kept(), ["arena"]);

@@ -355,25 +355,25 @@ async fn commands_that_end_messages_say_how_many_on_a_terminal_and_ask() {
         for typed in ["n\n", "\n", "\x04"] {
             let (is_done, shown) = on_terminal(&site, arguments, typed);
             assert!(!is_done, "{shown}");
-            assert!(shown.contains("ends 3 messages that are not sent yet"), "{shown}");
+            assert!(shown.contains("cancels 3 messages that are not sent yet"), "{shown}");
             assert!(shown.contains("nothing was changed"), "{shown}");
         }
     }
     for arguments in commands {
         let told = text(&site, &[arguments, &["--dry-run"]].concat());
-        assert!(told.ends_with("ends 3 messages that are not sent yet.\n"), "{told}");
+        assert!(told.ends_with("cancels 3 messages that are not sent yet.\n"), "{told}");
     }
     assert_eq!(pending(&site), 3);
     // What names its messages one by one does not ask.
     let unknown = "019a5b7c-0000-7000-8000-000000000000";
     let (is_done, shown) = on_terminal(&site, &["message", "cancel", unknown], "");
-    assert!(is_done && !shown.contains("Go on?"), "{shown}");
+    assert!(is_done && !shown.contains("Continue?"), "{shown}");
     let (is_done, shown) = on_terminal(&site, commands[0], "y\n");
     assert!(is_done && shown.contains("cancelled: 3"), "{shown}");
     server.send(&message()).await;
     let (is_done, shown) = on_terminal(&site, &[commands[1], &["--yes"]].concat(), "");
     assert!(is_done && shown.contains("queued messages failed: 1"), "{shown}");
-    assert!(!shown.contains("Go on?"), "{shown}");
+    assert!(!shown.contains("Continue?"), "{shown}");
     // Without a terminal, they go on.
     let removed = text(&site, commands[2]);
     assert!(removed.contains("removed acme"), "{removed}");

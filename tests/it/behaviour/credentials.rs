@@ -123,7 +123,7 @@ async fn a_hangup_loads_the_credentials_again() {
         assert!(Instant::now() < end, "they are not loaded");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(server.log().contains("the configuration stays as it was"));
+    assert!(server.log().contains("the new configuration cannot be used"));
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
 }

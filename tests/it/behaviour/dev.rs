@@ -236,7 +236,7 @@ async fn a_second_ctrl_c_ends_it_at_once_and_leaves_no_directory_behind() {
     let accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap());
     let _delivery = accepted.await.unwrap();
     dev.process.press_ctrl_c();
-    dev.process.line(|line| line.contains("a second signal (Ctrl-C again) stops at once"));
+    dev.process.line(|line| line.contains("A second signal (Ctrl-C again) stops at once"));
     let (_, status) = dev.process.interrupt();
     assert_eq!(status.code(), Some(1), "the first one ended it");
     assert!(!std::path::Path::new(&dev.data).exists(), "{} is left", dev.data);

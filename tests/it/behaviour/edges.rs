@@ -231,7 +231,7 @@ async fn certificates_and_keys_that_cannot_be_used_are_refused_for_their_own_cau
     for (from, to) in [(crt, scratch), (key, crt), (scratch, key)] {
         std::fs::rename(from, to).unwrap();
     }
-    files.are_refused("are the two files exchanged?").await;
+    files.are_refused("are the two files swapped?").await;
     files.make_good();
     files.convert(crt, &["x509", "-outform", "der"]);
     files.are_refused("openssl x509 -inform DER").await;

@@ -49,7 +49,7 @@ async fn what_ends_of_the_process_left_unsent_is_shown_until_it_is_acknowledged(
     shows(&site, &server, 0).await;
     send_pending(&server, 3).await;
     let log = server.terminate().await;
-    assert!(log.contains("messages are left unsent"), "{log}");
+    assert!(log.contains("messages were not sent before the stop"), "{log}");
 
     let server = site.start();
     shows(&site, &server, 3).await;

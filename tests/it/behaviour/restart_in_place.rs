@@ -287,7 +287,7 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
 async fn would_lose(site: &Site, server: &Server, id: &str) {
     let refused = Finished::run(site.command(&["restart"])).await;
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
+    assert!(refused.err.contains("their bodies cannot be kept"), "{refused:?}");
     assert_eq!(server.record(id).await["status"], "sending");
 }
 
@@ -319,7 +319,7 @@ async fn a_second_signal_ends_a_stop_that_a_signal_during_a_restart_has_begun() 
     let restarting = tokio::spawn(Finished::run(site.command(&["restart", "--json"])));
     until_logged(&server, "handing over").await;
     server.signal("TERM");
-    until_logged(&server, "a second signal (Ctrl-C again) stops at once").await;
+    until_logged(&server, "A second signal (Ctrl-C again) stops at once").await;
     server.signal("TERM");
     let begun = Instant::now();
     let (code, log) = server.process.wait_at_most(PATIENCE);
@@ -353,7 +353,7 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         let expected = format!("({failures}): ");
         assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
         assert!(status.contains("12 KiB"), "{status}");
-        let unread = "how many messages wait cannot be read: it is no arena of pillarbox";
+        let unread = "how many messages wait cannot be read: it was not made by pillarbox";
         assert!(status.contains(unread), "{status}");
         assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
     }

@@ -39,7 +39,7 @@ async fn a_stop_that_waits_says_what_a_second_signal_does() {
     server.send(&message()).await;
     server.signal("INT");
     let end = std::time::Instant::now() + PATIENCE;
-    while !server.process.log().contains("a second signal (Ctrl-C again) stops at once") {
+    while !server.process.log().contains("A second signal (Ctrl-C again) stops at once") {
         assert!(std::time::Instant::now() < end, "{}", server.process.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
