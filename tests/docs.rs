@@ -245,7 +245,7 @@ fn the_command_line_page_has_every_command() {
     let of_all = root.get_subcommands().find(|command| command.get_name() == "org").unwrap();
     let mut page = String::from(
         "## Options of the administration commands\n\nAll commands take these, except `serve`, `dev`, \
-         `simulator`, `aws`, `doctor`, `completions` and `man`.\n\n",
+         `simulator`, `aws`, `cluster`, `doctor`, `completions` and `man`.\n\n",
     );
     page.push_str(&table(of_all.get_arguments().filter(|arg| is_of_all(arg))));
     for command in root.get_subcommands() {

@@ -209,11 +209,11 @@ pub async fn answer_others(admin: Arc<Admin>) {
         let NodeRequest { id, request } = admin.store.next_request().await;
         let Some(answer) = answer(&admin, &request).await else {
             // Who asked learns that this node did not answer.
-            tracing::warn!("a request of another node could not be answered");
+            tracing::warn!("another node's request could not be answered");
             continue;
         };
         if let Err(error) = admin.store.answer_request(id, answer).await {
-            tracing::warn!(%error, "the answer to another node could not be given");
+            tracing::warn!(%error, "the answer to another node's request could not be stored");
         }
     }
 }

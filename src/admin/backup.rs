@@ -48,7 +48,7 @@ async fn send(store: Store, snapshot: Snapshot, body: mpsc::Sender<Bytes>) {
     };
     match sent {
         Ok(()) => info!(rows, "a backup was made"),
-        Err(error) => warn!(error, "a backup was broken off"),
+        Err(error) => warn!(error, "a backup was aborted"),
     }
 }
 
@@ -75,7 +75,7 @@ async fn send_all(snapshot: Snapshot, body: &mpsc::Sender<Bytes>) -> Result<(), 
 async fn send_part(body: &mpsc::Sender<Bytes>, part: &[u8]) -> Result<(), String> {
     let length = u32::try_from(part.len()).map_err(|error| error.to_string())?;
     let framed = [&length.to_be_bytes(), part].concat();
-    body.send(framed.into()).await.map_err(|_| "its reader is gone".to_owned())
+    body.send(framed.into()).await.map_err(|_| "the command closed the connection".to_owned())
 }
 
 #[cfg(test)]

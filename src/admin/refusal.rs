@@ -27,7 +27,7 @@ impl Refusal {
 
 impl From<getrandom::Error> for Refusal {
     fn from(error: getrandom::Error) -> Self {
-        Self::new(format!("the system gives no random numbers ({error}); try again"))
+        Self::new(format!("the system returned no random numbers ({error}); try again"))
     }
 }
 

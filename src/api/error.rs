@@ -223,8 +223,8 @@ impl ApiError {
             }
             Self::Suppressed { field } => {
                 let message = format!(
-                    "{field}: this recipient is suppressed after a bounce, a complaint or by the \
-                     operator"
+                    "{field}: this recipient is suppressed, because of a bounce or a complaint, or \
+                     by the operator"
                 );
                 (message.into(), Some(field), None)
             }
@@ -252,7 +252,7 @@ impl ApiError {
                 (message.into(), None, Some(retry_after.as_secs()))
             }
             Self::TooManyListings => {
-                let message = "too many listings of your organisation wait; try again later";
+                let message = "too many requests for lists of your organisation are waiting; try again later";
                 (message.into(), None, Some(RETRY_AT_ONCE_SECONDS))
             }
             Self::Paused => {

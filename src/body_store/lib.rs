@@ -65,25 +65,25 @@ pub struct ArenaOwner {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It is something else.
-    #[error("it was not made by pillarbox")]
+    #[error("they were not made by pillarbox")]
     Foreign,
     /// A newer version has made it.
-    #[error("a newer version of pillarbox has made it (format {version})")]
+    #[error("a newer version of pillarbox made them (format {version})")]
     Newer {
         /// Version of the format.
         version: u32,
     },
     /// Its head was changed.
-    #[error("its head is damaged")]
+    #[error("their header is damaged")]
     Damaged,
     /// It was made before the machine was started.
-    #[error("it is of an earlier boot of this machine")]
+    #[error("they were made before the last boot of this machine")]
     OtherBoot,
     /// It belongs to other data.
-    #[error("it belongs to another data directory, database or node")]
+    #[error("they belong to another data directory, database or node")]
     OtherStore,
     /// It cannot be read.
-    #[error("it cannot be read: {0}")]
+    #[error("they cannot be read: {0}")]
     Io(String),
 }
 

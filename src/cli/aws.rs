@@ -22,7 +22,7 @@ const QUEUE_URL: &str = "ses.events.queue_url";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Aws {
-    /// Create what delivery events need at AWS, and add what is missing.
+    /// Create the AWS resources that delivery events need, and complete existing ones.
     Setup(Setup),
 }
 
@@ -75,7 +75,7 @@ impl Setup {
             }
             _ if keys.is_empty() => Outcome::Skipped("there is nothing to write yet".to_owned()),
             None => Outcome::Planned(format!(
-                "without --config none is written; put in: {}",
+                "not written without --config; add to the file: {}",
                 lines(keys)
             )),
             Some(path) if self.dry_run && in_effect(Some(path), keys).is_ok() => Outcome::Found,
@@ -98,7 +98,7 @@ fn keys(report: &Report) -> Vec<(&'static str, String)> {
 fn write(path: &Path, keys: &[(&'static str, String)]) -> Outcome {
     let texts: Vec<_> = keys.iter().map(|(key, text)| (*key, text.as_str())).collect();
     match config::set_texts(path, &texts) {
-        Err(error) => Outcome::Failed(format!("{error}; put in: {}", lines(keys))),
+        Err(error) => Outcome::Failed(format!("{error}; add to the file: {}", lines(keys))),
         Ok(changed) => match in_effect(Some(path), keys) {
             Err(other) => Outcome::Failed(other),
             Ok(()) if changed.is_empty() => Outcome::Found,

@@ -108,7 +108,7 @@ impl Doctor {
                 Err(_) => report.add(Finding::not_ok(
                     "sending",
                     "no service runs that could send",
-                    "start the service, and run this again",
+                    "start the service, then run this command again",
                 )),
             }
         }
@@ -225,7 +225,7 @@ impl Report {
             (_, _) => String::new(),
         });
         if faults > 0 {
-            let what = format!("{faults} of the checks found a fault that stops it from working");
+            let what = format!("{faults} of the checks found a fault that stops pillarbox from working");
             return Err(CliError::Reported { report, what });
         }
         Ok(report)

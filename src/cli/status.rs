@@ -260,8 +260,8 @@ fn store(status: &ServiceStatus) -> String {
         "does not answer. Lost messages and waiting events below are those of its last answer. \
          Check the disk, or the database and the network to it"
     } else if has(status, "store_refusing") {
-        "takes writes now, and refused some within the last minute: those requests were answered \
-         with 503. Make room on the disk, or repair it"
+        "accepts writes now, but refused some within the last minute: those requests were \
+         answered with 503. Make room on the disk, or repair it"
     } else {
         "takes writes"
     };
@@ -345,7 +345,7 @@ fn stop(loss: &StopLoss) -> String {
         return "would probably lose no message".to_owned();
     }
     let parts = [
-        (loss.waiting_for_provider, "wait for the provider or the store without progress"),
+        (loss.waiting_for_provider, "wait for the provider or the store, which makes no progress"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
         (loss.waiting_for_resume, "wait for their organisation to be resumed"),
@@ -420,7 +420,7 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         None => {}
     }
     let Some(stored) = &events.stored else {
-        lines.push(("waiting events", "they cannot be read from the store".to_owned()));
+        lines.push(("waiting events", "cannot be read from the store".to_owned()));
         return lines;
     };
     let EventBacklog { unmatched, dead_letters, .. } = *stored;
@@ -465,14 +465,14 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     let TakenIn { unmatched, foreign, .. } = *taken_in;
     if unmatched + foreign > 0 {
         let text = format!(
-            "{unmatched} of these found no message when they came, {foreign} named another \
-             organisation than their message's and were dropped"
+            "{unmatched} of these found no message when they arrived; {foreign} named another \
+             organisation than their message and were dropped"
         );
         lines.push(("unmatched events", text));
     }
     if let Some(trouble) = &taken_in.trouble {
         let text = format!(
-            "they cannot be read now ({trouble}). They wait in the queue meanwhile, up to its \
+            "events cannot be read now ({trouble}). They wait in the queue, at most for its \
              retention. Check the network, ses.events.queue_url, and that the credentials allow \
              sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues automatically"
         );
@@ -484,7 +484,7 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
 pub(super) fn confirmed(confirmed: &ClockConfirmed) -> String {
     match &confirmed.jump {
         Some(jump) => format!(
-            "{} is taken as right; nothing was purged since {}\n",
+            "the clock, {}, is confirmed; nothing was purged since {}\n",
             confirmed.now, jump.since
         ),
         None => format!("the clock, {}, was not in doubt\n", confirmed.now),

@@ -115,7 +115,7 @@ impl fmt::Display for Problem {
                 write!(f, "{name}: the key was removed ({origin}); {instead}")
             }
             Self::BadValue { key, given, origin, allowed } => {
-                write!(f, "{key}: is {given} ({origin}); allowed is {allowed}")
+                write!(f, "{key}: is {given} ({origin}); allowed: {allowed}")
             }
             Self::Inconsistent(Inconsistency { values, rule }) => {
                 for (index, (key, given, origin)) in values.iter().enumerate() {

@@ -170,8 +170,8 @@ fn everything_wrong_is_reported_at_once() {
     assert!(message.starts_with("9 problems in the configuration:"), "{message}");
     let expected = [
         r#"listen: is "mail.example:8025" (in "#,
-        r"pillarbox.toml); allowed is an IP address or localhost, and a port",
-        r#"sending.max_in_flight: is "many" (in the environment variable PILLARBOX_SENDING__MAX_IN_FLIGHT); allowed is a whole number from 1 to 10000"#,
+        r"pillarbox.toml); allowed: an IP address or localhost, and a port",
+        r#"sending.max_in_flight: is "many" (in the environment variable PILLARBOX_SENDING__MAX_IN_FLIGHT); allowed: a whole number from 1 to 10000"#,
         "sending.drain: is 60 (in ",
         "a number has no unit",
         r#"ses.region: is "EU west""#,

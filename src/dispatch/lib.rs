@@ -350,11 +350,11 @@ impl<P: Provider> Dispatcher<P> {
         match (before, now) {
             (BreakerState::Closed, BreakerState::Closed) => return,
             (BreakerState::Closed, BreakerState::Open { cause, message }) => {
-                error!(?cause, message, "sending is paused; the provider is probed until it works");
+                error!(?cause, message, "sending is paused; single calls test the provider until it works");
                 self.doubted.notify_one();
             }
             (BreakerState::Open { .. }, BreakerState::Closed) => {
-                info!("the provider works again; sending goes on");
+                info!("the provider works again; sending continues");
                 self.returned.notify_one();
             }
             (BreakerState::Open { .. }, BreakerState::Open { .. }) => {}
@@ -691,7 +691,7 @@ impl<P: Provider> Dispatcher<P> {
         if let Err(error) = ended
             && error.is_panic()
         {
-            error!("recording an outcome panicked; its message ends when it is selected again");
+            error!("a fault in the service: recording an outcome panicked; its message fails later");
         }
     }
 

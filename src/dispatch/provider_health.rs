@@ -322,7 +322,7 @@ impl ProviderHealth {
             let breaker = self.single.entry(organisation).or_insert_with(new);
             breaker.impair(Cause::Unreachable, message, now);
             let organisation = organisation.0;
-            warn!(organisation, message, "calls for an organisation fail; it waits");
+            warn!(organisation, message, "calls for an organisation fail; its messages wait");
         }
     }
 

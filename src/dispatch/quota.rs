@@ -110,18 +110,21 @@ impl AccountFault {
         match self {
             Self::CredentialsMissing => (
                 "Nothing can be sent: there are no AWS credentials to sign with",
-                "Provide credentials, then send SIGHUP; a change of the environment needs a restart. \
-                 Messages wait meanwhile. Check with: pillarbox doctor",
+                "Provide credentials, then send SIGHUP. For the environment or /etc/pillarbox/aws, \
+                 restart instead: systemctl restart pillarbox. Messages wait meanwhile. Check \
+                 with: pillarbox doctor --config FILE",
             ),
             Self::CredentialsRefused => (
                 "Nothing can be sent: AWS refuses the credentials",
-                "Replace them, then send SIGHUP; a change of the environment needs a restart. \
-                 Messages wait meanwhile. Check with: pillarbox doctor",
+                "Replace them, then send SIGHUP. For the environment or /etc/pillarbox/aws, \
+                 restart instead: systemctl restart pillarbox. Messages wait meanwhile. Check \
+                 with: pillarbox doctor --config FILE",
             ),
             Self::ClockWrong => (
                 "Nothing can be sent: AWS refuses calls because this machine's clock is wrong",
                 "Set the clock and keep it right, with chrony or systemd-timesyncd; sending then \
-                 continues automatically. Messages wait meanwhile. Check with: pillarbox doctor",
+                 continues automatically. Messages wait meanwhile. Check with: pillarbox doctor \
+                 --config FILE",
             ),
             Self::AccessDenied => (
                 "SES does not let pillarbox read the account's rate and quota; messages are still \

@@ -401,7 +401,7 @@ mod tests {
         let message = |answer| problem(ProblemKind::Unknown, answer).to_failure().message;
         assert!(message(ProviderAnswer::Missing).contains("answer was lost"));
         for answer in [ProviderAnswer::Expected, ProviderAnswer::Unexpected { status: 500 }] {
-            assert!(message(answer).contains("answered with an error of its own"), "{answer:?}");
+            assert!(message(answer).contains("answered with a server error"), "{answer:?}");
         }
         let other = problem(ProblemKind::Throttled, ProviderAnswer::Expected).to_failure();
         assert_eq!(other.message, ProblemKind::Throttled.failure().message);

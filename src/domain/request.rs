@@ -474,7 +474,7 @@ fn checked_headers<'a>(
             return wrong(rule.to_owned());
         }
         if headers[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-            return wrong("is given twice; header names differ by more than case".to_owned());
+            return wrong("is given twice; upper and lower case make no difference in header names".to_owned());
         }
         if !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             return wrong("must be printable ASCII".to_owned());
@@ -522,8 +522,8 @@ impl HeaderPolicy {
                     || has_prefix(name, "Resent-")
                     || has_prefix(name, "Content-");
                 is_given.then_some(
-                    "is not a custom header: it says who sends, who receives, when, or how the \
-                     message is made up; use the request's own field for it, if there is one",
+                    "is not a custom header: other fields of the request or SES set sender, \
+                     recipients, date and structure; use the field for it, if there is one",
                 )
             }
         }

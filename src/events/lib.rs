@@ -28,7 +28,8 @@ const UNREAD_RECIPIENT: &str =
 
 /// Reason why the document of an event that was not taken in is kept.
 const OF_A_TEST_ORGANISATION: &str =
-    "it names a test organisation, whose mail never goes to SES; see what else sends by that name";
+    "it names a test organisation, whose mail never goes to SES; find out what else sends with \
+     that name";
 
 /// Author of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +117,7 @@ impl EventProcessor {
                     unmatched += 1;
                 }
                 Applied::OtherOrganisation => {
-                    warn!("an event names another organisation than its message's: dropped");
+                    warn!("an event was dropped, because it names another organisation than its message");
                     foreign += 1;
                 }
             }
@@ -185,8 +186,8 @@ impl Sorted {
             Ok(Document::Event(event)) if is_set_aside(&event) => {
                 warn!(
                     ses_message_id = event.ses_message_id,
-                    "an event names a test organisation, and is not of its simulator: kept as a \
-                     dead letter"
+                    "an event of SES names a test organisation, whose mail never goes to SES: it \
+                     was set aside as a dead letter"
                 );
                 self.types.push(DocumentType::of(&event.kind));
                 self.letters.push(DeadLetter::new(now, OF_A_TEST_ORGANISATION, document));

@@ -132,7 +132,7 @@ impl Poller {
             match self.events.ingest(&documents).await {
                 Ok(()) => break,
                 Err(StoreError::Damaged) => {
-                    error!("a batch of events meets a damaged row; it stays in the queue");
+                    error!("a batch of events stays in the queue, because it concerns a damaged row");
                     return;
                 }
                 Err(StoreError::Unavailable | StoreError::OutcomeOpen | StoreError::FileLost) => {
@@ -157,14 +157,14 @@ impl Poller {
             match self.queue.delete(&receipts).await {
                 Ok(left) if left.is_empty() => return,
                 Ok(left) => receipts = left,
-                Err(error) => warn!(%error, "messages could not be deleted from the queue"),
+                Err(error) => warn!(%error, "stored events could not be deleted from the queue"),
             }
             tokio::select! {
                 () = ending(phases) => break,
                 () = sleep(self.backoff.delay(attempt, fastrand::f64())) => {}
             }
         }
-        info!(messages = receipts.len(), "left in the queue: they come again and change nothing");
+        info!(messages = receipts.len(), "stored events stay in the queue: they arrive again and change nothing");
     }
 
     /// Adjusts the demand to a finished round.

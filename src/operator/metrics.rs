@@ -100,7 +100,7 @@ type Labels = Vec<(Text, String)>;
 /// The metrics that are read from the snapshot: name, help, and how they are read.
 #[rustfmt::skip] // A table.
 static METRICS: [(Text, Text, Source); 75] = [
-    ("pillarbox_build_info", "Always 1; the label is the version that runs.",
+    ("pillarbox_build_info", "Always 1; the label has the version of the running service.",
         Gauges(|_| vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)])),
     ("process_start_time_seconds", "Start of the process, in seconds since the Unix epoch.",
         Gauge(|s| Some(s.started))),
@@ -165,7 +165,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
         Gauge(|s| size(s.paused_by_operators.len()))),
     ("pillarbox_paused_first_end_seconds",
-        "Seconds until the first message fails of those whose organisation an operator has paused; \
+        "Seconds until the first waiting message of an organisation that an operator paused fails; \
          absent if none waits.",
         Gauge(|s| {
             let ends = s.paused_by_operators.iter().filter_map(|one| one.messages.first_end);
@@ -214,7 +214,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_store_oldest_record_timestamp_seconds",
         "Time of the oldest record. Records are deleted after 90 days.",
         Gauge(|s| s.stored.oldest.map(|at| unix_seconds(at.into())))),
-    ("pillarbox_task_faults", "Faults of background tasks: panics, and ends before the stop.",
+    ("pillarbox_task_faults", "Faults of background tasks: they panicked, or ended before the service stopped.",
         Counters(|s| s.task_faults.iter().map(|one| (vec![("task", one.task.to_owned())], one.count)).collect())),
     ("pillarbox_nodes", "Nodes on the same store, by their state.", Gauges(nodes)),
     ("pillarbox_node_share", "This node's part of the sending rate of all nodes, from 0 to 1.",
@@ -237,7 +237,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_dead_letters", "Stored event documents that could not be read.",
         Gauge(|s| count(s.stored.backlog?.dead_letters))),
     ("pillarbox_organisation_limit_ratio",
-        "Used part of a limit that was set for an organisation, by period.", Gauges(limit_ratios)),
+        "Used part of an organisation's limit. Labels: `organisation`, `period`.", Gauges(limit_ratios)),
     ("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
         Counters(|s| organisations(s, |one| one.accepted))),
     ("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",

@@ -189,7 +189,7 @@ impl SimulatedProvider {
             match events.ingest_simulated(&documents).await {
                 Ok(()) => break,
                 Err(StoreError::Damaged) => {
-                    error!("simulated events meet a damaged row; they are dropped");
+                    error!("simulated events are dropped, because they concern a damaged row");
                     break;
                 }
                 Err(StoreError::Unavailable | StoreError::OutcomeOpen | StoreError::FileLost) => {

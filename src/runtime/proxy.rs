@@ -38,8 +38,8 @@ pub enum BadProxy {
     Scheme,
     /// It is not a URL, or has more than a server's address in it.
     #[error(
-        "it is not http:// with a host, a port and, if needed, a user and a password; write characters \
-         such as @, :, / and # of these in percent-encoding"
+        "the URL of a proxy is http:// with a host, a port and, if needed, a user and a password; \
+         write characters such as @, :, / and # in them in percent-encoding"
     )]
     NotAServer,
 }

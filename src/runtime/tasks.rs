@@ -260,7 +260,7 @@ impl Task {
     }
 
     fn note(self, fault: &'static str) {
-        error!(task = self.name(), fault, "a background task failed by a fault in the service");
+        error!(task = self.name(), fault, "a background task failed because of a fault in the service");
         let mut faults = self.noted();
         faults.count += 1;
         faults.last = Some(Instant::now());
@@ -268,7 +268,7 @@ impl Task {
 
     /// Ends the process, because this task failed.
     pub fn end_process(self) -> ! {
-        error!(task = self.name(), "the process ends: without this task it does not do its work");
+        error!(task = self.name(), "the process ends, because it cannot work without this task");
         std::process::exit(EXIT_FAULT);
     }
 

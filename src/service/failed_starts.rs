@@ -75,7 +75,7 @@ impl HandedBodies {
     fn summary(&self) -> String {
         let end = match self.keeper {
             ArenaKeeper::Manager => "are kept",
-            ArenaKeeper::Process => "are lost, because nobody keeps them",
+            ArenaKeeper::Process => "are lost, because the service manager does not keep them",
         };
         let bytes: u64 = self.paths.iter().map(|path| memory_bytes(path)).sum();
         let kib = bytes / 1024;
@@ -90,8 +90,8 @@ impl HandedBodies {
                 format!("the bodies of at most {messages} pending messages {end} ({kib} KiB)")
             }
             Err(why) => format!(
-                "{kib} KiB of memory with bodies of pending messages {end}; how many messages wait \
-                 cannot be read: {why}"
+                "{kib} KiB of bodies of pending messages {end}; the number of messages is unknown: \
+                 {why}"
             ),
         }
     }
@@ -106,7 +106,7 @@ impl HandedBodies {
         let cause: Vec<_> = error.lines().map(str::trim).collect();
         let cause: String = cause.join(" ").chars().take(LONGEST_CAUSE).collect();
         let status = format!(
-            "the start failed ({failures}): {cause}; {}; the next start is in {} s",
+            "the start failed ({failures} in a row): {cause}; {}; the next start is in {} s",
             self.summary(),
             wait.as_secs()
         );

@@ -281,10 +281,10 @@ impl Service {
             error!("the hand-over took too long; the next program recovers the messages that are left");
         }
         if signals.came() {
-            warn!("a signal came meanwhile: the next program stops at once");
+            warn!("a signal arrived during the hand-over: the next program stops at once");
             match File::open("/dev/null") {
                 Ok(file) => next.add_own(inherited::STOP, file.into()),
-                Err(error) => error!(%error, "the next program is not told of the signal"),
+                Err(error) => error!(%error, "the next program could not be told to stop"),
             }
         }
         supervisor::handing_over();

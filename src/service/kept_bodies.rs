@@ -49,7 +49,7 @@ pub(super) enum Unused {
     #[error(transparent)]
     NotTaken(#[from] NotTaken),
     /// There is a newer one of the same store.
-    #[error("a newer arena of the same data is in use")]
+    #[error("newer bodies of the same store are in use")]
     Older,
     /// Bodies are not to be kept.
     #[error("sending.keep_bodies is off")]
@@ -125,7 +125,7 @@ impl FoundArenas {
         let (survivors, gone): (Vec<_>, Vec<_>) =
             survivors.into_iter().partition(|survivor| kept.contains(&survivor.id));
         if !survivors.is_empty() {
-            info!(messages = survivors.len(), "pending messages of the last process go on");
+            info!(messages = survivors.len(), "pending messages of the last process continue");
         }
         Ok(Bodies { store, survivors, gone, stored, refused })
     }
@@ -136,13 +136,13 @@ impl RefusedArena {
         let LeftArena { memory, keeper, .. } = left;
         match keeper {
             _ if why == Unused::NotWanted => warn!(
-                "bodies of an earlier process are given up, because sending.keep_bodies is off: their \
-                 pending messages fail"
+                "bodies of an earlier process are discarded, because sending.keep_bodies is off: \
+                 their pending messages fail"
             ),
             ArenaKeeper::Manager => error!(
                 %why,
-                "bodies of an earlier process cannot be used; the service manager keeps them until: \
-                 pillarbox bodies drop"
+                "bodies of an earlier process cannot be used; the service manager keeps them. To \
+                 discard them: pillarbox bodies drop"
             ),
             ArenaKeeper::Process => error!(%why, "bodies of an earlier program cannot be used"),
         }

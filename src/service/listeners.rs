@@ -119,7 +119,7 @@ impl Listeners {
         let (clients, address) = bind_or_take(ListenerName::Clients, config.listen, socket).await?;
         copies.add(inherited::CLIENTS, owner, (&clients, address), ListenerName::Clients)?;
         if owner == SocketOpener::Supervisor && address != config.listen {
-            warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
+            warn!(%address, listen = %config.listen, "the service uses the service manager's socket instead of `listen`");
         }
         let plain = (config.smtp.listen, inherited.smtp);
         let secure = (config.smtp.tls_listen, inherited.smtp_tls);

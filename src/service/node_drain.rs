@@ -21,7 +21,7 @@ pub(super) async fn follow(mut drains: watch::Receiver<DrainOrder>, intake: Arc<
         let drain = *drains.borrow_and_update();
         match (intake.is_drained(), drain) {
             (false, DrainOrder::Begin) => {
-                warn!("an operator drains this node: it is not ready, and refuses messages soon");
+                warn!("an operator drains this node: it is not ready, and in 5 seconds it refuses messages");
                 match timeout(NOTICE_DRAIN, drains.changed()).await {
                     Ok(Ok(())) => continue,
                     Ok(Err(_)) => return,
@@ -29,7 +29,7 @@ pub(super) async fn follow(mut drains: watch::Receiver<DrainOrder>, intake: Arc<
                 }
             }
             (true, DrainOrder::End) => {
-                info!("the drain of this node ended: it accepts messages again");
+                info!("an operator ended the drain of this node: it accepts messages again");
             }
             (false, DrainOrder::End) | (true, DrainOrder::Begin) => {}
         }

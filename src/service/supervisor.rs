@@ -74,8 +74,8 @@ impl Supervisor {
             sign_due = Instant::now() + patience;
             match timeout(patience, vitals.alive()).await {
                 Ok(Ok(())) => tell(&[NotifyState::Watchdog]),
-                Ok(Err(Ended)) => error!("a part of the service has ended; a restart is due"),
-                Err(_) => error!("the dispatcher or the store stands still"),
+                Ok(Err(Ended)) => error!("a part of the service ended; the service manager will restart the service"),
+                Err(_) => error!("the dispatcher or the store makes no progress"),
             }
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => warn!(%error, "the supervisor is not told of the reload"),
+        Err(error) => warn!(%error, "the service manager could not be notified of the reload"),
     }
 }
 
@@ -178,7 +178,7 @@ fn line(snapshot: &Snapshot, sent: u64) -> String {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!(%error, "the supervisor could not be told how the service is doing");
+        warn!(%error, "the service manager could not be notified of the service's state");
     }
 }
 

@@ -139,7 +139,7 @@ fn open(text: &str) -> Result<Opened, Unreadable> {
             return Ok(Opened::Report(document));
         }
     }
-    Err(Unreadable::new("it is in too many envelopes"))
+    Err(Unreadable::new("it is wrapped in too many SNS or EventBridge envelopes"))
 }
 
 fn json(text: &str) -> Result<Value, Unreadable> {

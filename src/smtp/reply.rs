@@ -36,7 +36,7 @@ impl Reply {
         "451 4.3.0 the storage did not answer in time: the message may be sent; repeat it unchanged",
     );
     pub(super) const QUEUE_FULL: Self = Self::fixed(
-        "451 4.3.1 the service, or your organisation's share of it, is full; try again later",
+        "451 4.3.1 the queue, or your organisation's share of it, is full; try again later",
     );
     pub(super) const PAUSED: Self = Self::fixed(
         "451 4.3.2 the operator has paused your organisation: nothing was stored; try again later",
@@ -67,7 +67,7 @@ impl Reply {
     pub(super) const BAD_KEY: Self = Self::fixed("535 5.7.8 the password must be a valid API key");
     pub(super) const ENCRYPT_FIRST: Self = Self::fixed("538 5.7.11 use STARTTLS before AUTH");
     pub(super) const SUPPRESSED: Self = Self::fixed(
-        "550 5.1.1 this recipient is suppressed after a bounce, a complaint or by the operator",
+        "550 5.1.1 this recipient is suppressed, because of a bounce or a complaint, or by the operator",
     );
     pub(super) const TOO_LARGE: Self = Self::fixed("552 5.3.4 the message is too large");
     pub(super) const NO_RECIPIENTS: Self = Self::fixed("554 5.5.1 no recipient was accepted");

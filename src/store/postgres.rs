@@ -301,7 +301,7 @@ impl Shared {
             self.node.fence();
         }
         if !self.is_lost.swap(true, Ordering::AcqRel) {
-            tracing::error!(%error, "PostgreSQL does not take it: new messages are refused");
+            tracing::error!(%error, "PostgreSQL accepts no writes: new messages are refused");
         }
         self.memory.health_changed.notify_waiters();
     }

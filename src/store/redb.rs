@@ -153,8 +153,8 @@ impl RedbStore {
             shared.refusing.store(true, Ordering::Release);
             tracing::error!(
                 %error,
-                "the store takes no writes: messages are refused and what is stored is read, until \
-                 the disk takes writes"
+                "the store accepts no writes: until the disk does, messages are refused, but stored \
+                 data can be read"
             );
         }
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;

@@ -765,7 +765,7 @@ impl Endpoint {
             }
         };
         if timeout(2 * LAST_COMMIT, written).await.is_err() {
-            warn!(webhook = %self.id(), "the last deliveries could not be written down; they are repeated");
+            warn!(webhook = %self.id(), "the last deliveries could not be recorded, so they are repeated");
         }
     }
 }
@@ -791,7 +791,7 @@ async fn save(store: Store, id: WebhookId, generation: u32, done: Acknowledgemen
         match store.acknowledge_deliveries(id, generation, done.clone()).await {
             Ok(acknowledged) => return acknowledged,
             Err(error) => {
-                warn!(webhook = %id, %error, "deliveries could not be written down yet");
+                warn!(webhook = %id, %error, "deliveries could not be recorded; pillarbox tries again");
                 sleep(STORE_PAUSE).await;
             }
         }

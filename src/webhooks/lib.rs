@@ -257,7 +257,7 @@ impl Webhooks {
                 Ok(swept) if swept < SWEEP_STEP => return,
                 Ok(_) => {}
                 Err(error) => {
-                    warn!(%error, "rows of webhooks that nobody needs stay for now");
+                    warn!(%error, "old rows of webhooks could not be deleted; pillarbox tries again later");
                     return;
                 }
             }

@@ -432,7 +432,7 @@ async fn operators_are_told_what_stands_still_since_when_and_what_to_do() {
     assert!(told.contains(&format!("Since {NOON} nothing is purged")), "{told}");
     assert!(told.contains("pillarbox clock confirm"), "{told}");
     let output = place.command(&["clock", "confirm"]).await;
-    assert!(output.contains("is taken as right"), "{output}");
+    assert!(output.contains("is confirmed"), "{output}");
     assert_eq!(process.clock.jump(), None);
     let output = place.command(&["status"]).await;
     assert!(!output.contains("clock:"), "{output}");

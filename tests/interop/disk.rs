@@ -90,7 +90,7 @@ async fn reads_and_refuses(server: &Server, sent: &str, pending: &str) {
     assert!(ready.to_string().contains("store_refusing"), "{ready}");
     assert_eq!(server.operator("/healthz").await.status(), 200, "a restart would not help");
     let log = server.log();
-    let said = log.lines().find(|line| line.contains("the store takes no writes"));
+    let said = log.lines().find(|line| line.contains("the store accepts no writes"));
     assert!(said.is_some_and(|line| line.contains("ERROR")), "{log}");
 }
 

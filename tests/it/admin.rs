@@ -655,7 +655,7 @@ async fn status_says_in_plain_words_what_is_wrong_and_what_to_do() {
     assert_eq!(json["counts"]["organisations"], 1);
 
     let confirmed = service.command(&["clock", "confirm"]).await;
-    assert!(confirmed.out.contains("is taken as right"), "{confirmed:?}");
+    assert!(confirmed.out.contains("is confirmed"), "{confirmed:?}");
     assert_eq!(service.clock.window_time().now(), service.clock.now());
     *service.facts.condition.lock().unwrap() = BreakerState::Closed;
     assert_eq!(service.command(&["status", "--json"]).await.json()["clockJump"], Value::Null);

@@ -280,18 +280,19 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
-        "The provider answered calls with unspecific errors that do not blame the message",
+        "The provider answered calls with errors that pillarbox does not know; it does not treat \
+         them as the message's fault",
         "Check the messages: pillarbox message list --status queued. Check ses.endpoint",
         |s, found| if !s.sending.unexpected_answers.is_empty() {
             let names = s.sending.unexpected_answers.join(", ");
             found.says(format!(
-                "The provider answered calls with errors that do not blame the message{LATELY_SAID}: \
-                 {names}"));
+                "The provider answered calls with errors that pillarbox does not know{LATELY_SAID}: {names}"));
         },
     ),
     warning("events_unavailable", Rules(&["PillarboxEventsUnavailable"]),
         "Delivery events cannot be read; until they can, bounces and complaints suppress nobody",
-        "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
+        "Check [ses.events], the credentials' permissions and the network: pillarbox doctor --config \
+         FILE",
         |s, found| if let Some(trouble) = &s.events_trouble {
             found.quotes("Delivery events cannot be read", &format!(": {trouble}"), "");
         },
@@ -348,7 +349,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "An organisation's bounce rate of the last 24 hours is above half of SES's limit of 5 %, \
          with at least 100 recipients",
         "Its address list may be old, or it may not check addresses at sign-up. To stop its mail, \
-         revoke its key",
+         pause it: pillarbox org pause ORG",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 let message = format!(
@@ -362,7 +363,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
         "An organisation's complaint rate of the last 24 hours is above half of SES's limit of \
          0.1 %, with at least 1000 recipients",
-        "Find out what it sends, and to whom. To stop its mail, revoke its key",
+        "Find out what it sends, and to whom. To stop its mail, pause it: pillarbox org pause ORG",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
                 let message = format!(
@@ -376,7 +377,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Delivery events could not be read in full and were set aside as dead letters",
         "List them: pillarbox dead-letter list. Suppress recipients that could not be read, and \
-         find out what else writes to the queue; then clear the list: pillarbox dead-letter clear",
+         find out what else writes to the queue; then clear the list: pillarbox dead-letter clear \
+         --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
                 "{} could not be read in full and {} set aside",
@@ -419,7 +421,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("alerts_failing", Rules(&["PillarboxAlertsFailing"]),
         "Alerts do not get through: the receiver of [alerts] does not accept them; pillarbox \
          repeats them",
-        "Check the receiver and the network, then send a test: pillarbox doctor",
+        "Check the receiver and the network, then send a test: pillarbox doctor --config FILE",
         |s, found| if let Some(alerts) = s.alerts.as_ref().filter(|alerts| alerts.is_failing()) {
             let answer = alerts.last.as_ref().map_or("no answer", |last| &last.answer);
             found.says(format!("Alerts do not get through ({answer}); they are repeated"));
@@ -434,21 +436,21 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let waiting = several(messages.waiting as u64, "message");
             let message = format!(
                 "{name} has been paused by an operator since {since}; its send requests are \
-                 {sends}, and {waiting} of it wait");
+                 {sends}, and {waiting} wait");
             let affected = Some((*organisation, name.as_str()));
             found.says(message).names("ORG", &name).affects(Queued, affected, None);
         },
     ),
     warning("paused_messages_end", Rules(&["PillarboxPausedMessagesEnd"]),
-        "The first message of an organisation that an operator has paused fails within an hour, \
-         because its time limit runs out",
+        "A waiting message of an organisation that an operator paused reaches its time limit \
+         within an hour, and then fails",
         "Resume the organisation, so that its messages are sent: pillarbox org resume ORG. Or \
          raise sending.retry_for",
         |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
             if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
                 let name = s.name(*organisation);
                 let message = format!(
-                    "{name} is paused, and the first of its messages that wait fails at {end}");
+                    "{name} is paused, and its first waiting message fails at {end}");
                 found.says(message).names("ORG", &name);
             }
         },
@@ -494,12 +496,14 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("organisation_near_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used four fifths of a limit that was set for it",
-        "Find out whether it sends as it should; to set a higher limit: pillarbox org limit NAME",
+        "Find out whether it sends as it should. To raise a limit, such as that of a day: \
+         pillarbox org limit NAME --per-day N",
         |s, found| limits(s, found, |used| (NEAR_LIMIT..1.0).contains(&used)),
     ),
     warning("organisation_at_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used up a limit that was set for it: its requests get 429",
-        "Find out whether it sends as it should; to set a higher limit: pillarbox org limit NAME",
+        "Find out whether it sends as it should. To raise a limit, such as that of a day: \
+         pillarbox org limit NAME --per-day N",
         |s, found| limits(s, found, |used| used >= 1.0),
     ),
     warning("connections_near_limit", LIMIT_ALERT,
@@ -523,8 +527,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("node_silent", Rules(&["PillarboxNodeSilent"]),
         "Another node has given no sign of life for 20 seconds; the other nodes continue",
-        "Start it again; its messages fail once cluster.dead_after is over. If its machine \
-         is gone for good: pillarbox node forget NODE",
+        "Start it again. If it stays silent for cluster.dead_after, its messages fail. If its \
+         machine is gone for good: pillarbox node forget NODE",
         |s, found| for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
             if let NodeState::Silent(since) = node.state {
                 let (name, seconds) = (&node.name, since.as_secs());

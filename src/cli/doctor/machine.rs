@@ -67,7 +67,7 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
 fn directory_rights(path: &Path, found: &Metadata) -> Finding {
     let (shown, mode) = (path.display(), found.permissions().mode() & 0o7777);
     if mode & OTHERS_WRITE != 0 {
-        let message = format!("{shown} may be written by others (mode {mode:04o})");
+        let message = format!("other users can write to {shown} (mode {mode:04o})");
         return Finding::not_ok(DIRECTORY, message, format!("chmod 0700 {shown}"));
     }
     Finding::ok(DIRECTORY, format!("{shown}, mode {mode:04o}, of user {}", found.uid()))
@@ -79,7 +79,7 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let message = format!("{shown} is not there yet");
-            return Finding::warning(about, message, "the service makes it when it first starts");
+            return Finding::warning(about, message, "the service creates it when it first starts");
         }
         Err(error) => {
             let advice = "run this as the service's user or as root";
@@ -96,8 +96,8 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     if found.uid() != directory.uid() {
         return Finding::not_ok(
             about,
-            format!("{shown} is user {}'s, its directory user {}'s", found.uid(), directory.uid()),
-            format!("give both to the service's user: chown USER {shown}"),
+            format!("{shown} is of user {}, its directory of user {}", found.uid(), directory.uid()),
+            format!("make the service's user own both: chown USER {shown}"),
         );
     }
     let size = found.len().div_ceil(MIB);
@@ -178,8 +178,8 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
         findings.push(Finding::warning(
             ABOUT,
             format!("listen = {}: keys and messages are sent there unencrypted", config.listen),
-            "give [tls], or listen on the machine or a private network, behind a proxy that speaks \
-             TLS",
+            "set tls.certificate and tls.key, or listen on a loopback or private address behind a \
+             proxy that speaks TLS",
         ));
     }
     findings.extend(certificate(config));

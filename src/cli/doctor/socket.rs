@@ -56,11 +56,11 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
                 ConnectError::Absent { .. } | ConnectError::Refused { .. } => Finding::warning(
                     SERVICE,
                     format!("not running: {error}"),
-                    "start it: pillarbox serve --config FILE. AWS is asked with the credentials of \
-                     this shell",
+                    "start it: pillarbox serve --config FILE. The checks of AWS below use the \
+                     credentials of this shell",
                 ),
                 ConnectError::OtherService { .. } | ConnectError::Silent { .. } => {
-                    let advice = "see which service listens there, and correct admin_socket";
+                    let advice = "find out which service listens there, and correct admin_socket";
                     Finding::not_ok(SOCKET, error.to_string(), advice)
                 }
                 ConnectError::Denied { .. } | ConnectError::Other { .. } => {
@@ -119,8 +119,8 @@ fn rights(config: &Config) -> Finding {
                 Finding::ok(SOCKET, format!("{path}, mode {mode:04o}"))
             } else {
                 let message = format!("{path} is open to others (mode {mode:04o})");
-                let advice = "everyone who may open it may administer the service; restart it, and \
-                              it creates the socket again with mode 0600";
+                let advice = "everyone who can open it can administer the service; restart the \
+                              service, which creates the socket again with mode 0600";
                 Finding::not_ok(SOCKET, message, advice)
             }
         }
@@ -196,7 +196,7 @@ pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
 /// Findings about the certificate that clients are shown, over HTTPS and over SMTP.
 fn certificate_findings(certificate: &Certificate) -> Vec<Finding> {
     let Certificate { expires_at, troubles } = certificate;
-    let until = expires_at.as_deref().unwrap_or("a time that it does not tell");
+    let until = expires_at.as_deref().unwrap_or("an unknown time");
     if troubles.is_empty() {
         return vec![Finding::ok(CERTIFICATE, format!("in use, and valid until {until}"))];
     }

@@ -85,7 +85,7 @@ async function open() {
     find("captured-note").textContent = "";
   } catch (error) {
     if (error.status !== 404) return report(error, find("captured-note"));
-    find("captured-note").textContent = "This mail is no longer kept. The service keeps captured mail in memory: the newest only, and none over a restart.";
+    find("captured-note").textContent = "This mail is no longer kept. The service keeps only the newest captured mail, in memory, and loses it at a restart.";
   }
 }
 

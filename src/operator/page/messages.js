@@ -191,7 +191,7 @@ function stop() {
 // Shows that the search is at rest, and counts what fits.
 function rest() {
   const hasFilter = Object.keys(filter).length > 0;
-  const none = ID.test(filter.search) ? "No message matches. A request that was refused made none." : "No message matches.";
+  const none = ID.test(filter.search) ? "No message matches. A refused request creates no message." : "No message matches.";
   if (shown.length === 0) fill(table, [emptyRow(5, next ? "None so far." : hasFilter ? none : "There are no messages yet.")]);
   find("first-steps").hidden = shown.length > 0 || hasFilter;
   if (!find("first-steps").hidden) firstSteps(find("first-steps"));

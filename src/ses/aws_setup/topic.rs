@@ -89,9 +89,9 @@ impl Run<'_> {
         match all.iter().find(|one| Some(&one.name) != ours && one.enabled && tracks(one)) {
             None => Ok(outcome),
             Some(other) => Err(Failure::Unfit(format!(
-                "{}, but the set's destination {:?}, which pillarbox does not change, asks for \
-                 open or click events, so SES rewrites links or adds a pixel to messages: take \
-                 these events from it, or set up another --name",
+                "{}, but the set's destination {:?} asks for open or click events, so SES rewrites \
+                 links or adds a pixel to messages. pillarbox does not change it: remove these \
+                 events from it, or run the set-up with another --name",
                 outcome.word(),
                 other.name
             ))),

@@ -177,7 +177,7 @@ async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
     for job in batch {
         if let Err(panicked) = write_together(shared, session, vec![job]).await {
             for job in panicked {
-                tracing::error!("an outcome or an event cannot be written: it panics");
+                tracing::error!("a fault in pillarbox: writing an outcome or an event panicked");
                 job.answer(Err(StoreError::Damaged));
             }
         }

@@ -83,7 +83,7 @@ async fn extend(connection: &Connection, owner: StoreOwner) -> Result<(), Connec
     }
     if version < own {
         connection.execute(UPGRADE, &[&own, &OLDEST_READER]).await?;
-        tracing::info!(version = own, "the tables have the version of this pillarbox now");
+        tracing::info!(version = own, "the tables were upgraded to the schema of this pillarbox");
     }
     if is_new && owner == StoreOwner::Dev {
         connection.batch(MARK).await?;

@@ -166,8 +166,8 @@ impl Opener {
                 std::fs::rename(&other_journal, &kept)?;
                 tracing::warn!(
                     journal = %kept.display(),
-                    "a journal that the data file does not need was kept; if another data file is \
-                     put back, stop the service and rename its journal to {JOURNAL_NAME}"
+                    "a journal that this data file does not need was renamed. If you put back the \
+                     data file that it belongs to, stop the service and rename it to {JOURNAL_NAME}"
                 );
                 Ok(())
             }),

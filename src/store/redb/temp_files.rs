@@ -68,9 +68,9 @@ pub(super) fn remove(directory: &Path, prefix: &str) {
         let removed = remove_unlocked(&path);
         let path = path.display();
         match removed {
-            Ok(true) => tracing::info!(%path, "removed what a killed process left"),
+            Ok(true) => tracing::info!(%path, "removed a file that a killed process left"),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%path, %error, "what a killed process left stays"),
+            Err(error) => tracing::warn!(%path, %error, "a file that a killed process left could not be deleted"),
         }
     }
 }

@@ -227,7 +227,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
                 known: |metrics| is(metrics, "pillarbox_organisations_paused_by_operators", 1),
             },
             Told {
-                text: "acme is paused, and the first of its messages",
+                text: "acme is paused, and its first waiting message",
                 known: |metrics| metrics.contains_key("pillarbox_paused_first_end_seconds"),
             },
         ],

@@ -73,7 +73,7 @@ for (const text of [late.slice(-8), "ADA.LATE@", "1815 late", "order:18-15"]) {
 await find("nowhere");
 await page.getByText("No message matches.").waitFor();
 await find("01a1fd35-0000-7000-8000-000000000000");
-await page.getByText("No message matches. A request that was refused made none.").waitFor();
+await page.getByText("No message matches. A refused request creates no message.").waitFor();
 
 // A list stands still: what is new waits behind a button, and whoever is at a row stays there.
 await goTo("#/messages");

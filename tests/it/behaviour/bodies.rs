@@ -81,7 +81,7 @@ async fn a_kill_loses_no_message_and_sends_none_twice() {
         wait_until_tried(&server, &ids[0]).await;
         server.kill();
         server = start(&site, &manager);
-        assert!(server.log().contains("pending messages of the last process go on"));
+        assert!(server.log().contains("pending messages of the last process continue"));
     }
     // While it waits: a call under way could still be the one that is accepted.
     let attempts = wait_until_tried(&server, &ids[0]).await["attempts"].as_u64().unwrap();
@@ -338,12 +338,12 @@ async fn bodies_of_another_data_directory_are_not_taken() {
     server.kill();
     std::fs::rename(site.data_dir(), site.directory().join("other")).unwrap();
     let server = manager.start(&site);
-    assert!(server.log().contains("belongs to another data directory"), "{}", server.log());
+    assert!(server.log().contains("belong to another data directory"), "{}", server.log());
     server.kill();
     std::fs::remove_dir_all(site.data_dir()).unwrap();
     std::fs::rename(site.directory().join("other"), site.data_dir()).unwrap();
     let server = start(&site, &manager);
-    assert!(server.log().contains("pending messages of the last process go on messages=3"));
+    assert!(server.log().contains("pending messages of the last process continue messages=3"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -443,9 +443,9 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     manager.keep("arena", foreign_memory());
     let server = manager.start(&site);
     let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
-    assert!(bodies.contains("it was not made by pillarbox"), "{bodies}");
+    assert!(bodies.contains("they were not made by pillarbox"), "{bodies}");
     assert_eq!(manager.kept(), ["arena"]);
-    let said = "cannot be used: it was not made by pillarbox";
+    let said = "cannot be used: they were not made by pillarbox";
     let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
     assert!(text.contains(said) && text.contains("pillarbox bodies drop"), "{text}");
     let told = &status(&site)["conditions"];
@@ -522,7 +522,7 @@ async fn a_restart_in_place_goes_on_to_say_which_bodies_cannot_be_used() {
     for _ in 0..2 {
         Finished::run(site.command(&["restart", "--json"])).await.json();
         let said = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
-        assert!(said.contains("it was not made by pillarbox"), "{said}");
+        assert!(said.contains("they were not made by pillarbox"), "{said}");
         assert!(said.contains("pillarbox bodies drop"), "{said}");
         assert!(said.contains("still keeps bodies that this process cannot use"), "{said}");
         assert_eq!(manager.kept(), ["arena"]);
@@ -583,7 +583,7 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     }
     for life in 1..3 {
         server = manager.start(&site);
-        let expected = format!("pending messages of the last process go on messages={}", 5 * life);
+        let expected = format!("pending messages of the last process continue messages={}", 5 * life);
         assert!(server.log().contains(&expected), "{}", server.log());
         let said = bodies(&site);
         assert!(said["unreadable"].as_str().unwrap().contains("no arena"), "{said}");
@@ -626,9 +626,9 @@ async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
         }
         let server = manager.start(&site);
         let log = server.log();
-        assert!(log.contains("pending messages of the last process go on messages=4"), "{log}");
+        assert!(log.contains("pending messages of the last process continue messages=4"), "{log}");
         let said = bodies(&site);
-        assert!(said["unreadable"].as_str().unwrap().contains("a newer arena"), "{said}");
+        assert!(said["unreadable"].as_str().unwrap().contains("newer bodies of the same store"), "{said}");
         server.kill();
     }
     site.simulator.set_faults(Faults::none());

@@ -353,7 +353,7 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         let expected = format!("({failures}): ");
         assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
         assert!(status.contains("12 KiB"), "{status}");
-        let unread = "how many messages wait cannot be read: it was not made by pillarbox";
+        let unread = "the number of messages is unknown: they were not made by pillarbox";
         assert!(status.contains(unread), "{status}");
         assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
     }
@@ -366,7 +366,7 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
     let there = format!("operator_listen = \"{}\"", taken.local_addr().unwrap());
     site.reconfigure("operator_listen = \"127.0.0.1:0\"", &there);
     let waiting = Process::spawn(start_after(""));
-    manager.wait_for("STATUS=the start failed (4)", 1);
+    manager.wait_for("STATUS=the start failed (4 in a row)", 1);
     let begun = Instant::now();
     waiting.signal("TERM");
     let (code, log) = waiting.wait_at_most(PATIENCE);
