@@ -190,9 +190,11 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
             let clock = || "the clock is wrong: set it, and keep it right".to_owned();
             Finding::not_ok(about, message, if error.refuses_clock() { clock() } else { advice })
         }
-        CallError::Refused { status: 429, .. } => {
-            Finding::warning(about, message, "AWS limits the rate of these calls; try again in a minute")
-        }
+        CallError::Refused { status: 429, .. } => Finding::warning(
+            about,
+            message,
+            "AWS limits the rate of these calls; try again in a minute",
+        ),
         CallError::Refused { .. } | CallError::Unreadable(_) => {
             Finding::not_ok(about, message, "check ses.region and ses.endpoint")
         }

@@ -42,7 +42,7 @@ const EVENTS: [Explanation; 8] = [
         "SES did not send the message: the address is on a suppression list at SES, or its check of \
          addresses failed",
         "If the address works again, remove it from the list at SES: pillarbox suppression remove \
-         --at-ses. It is not suppressed in this service",
+         --at-ses --org ORG ADDRESS. It is not suppressed in this service",
     ),
     told(
         "complaint",
@@ -102,8 +102,8 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::SendingPaused => (
             "SES accepts no mail from this account or domain, or the set-up is wrong",
-            "Check the conditions on the overview, and run: pillarbox doctor. The service tries \
-             again automatically",
+            "Check the conditions on the overview, and run: pillarbox doctor --config FILE. The \
+             service tries again automatically",
         ),
         FailureCode::RetriesExhausted => (
             "No attempt succeeded within sending.retry_for",

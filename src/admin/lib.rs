@@ -471,7 +471,7 @@ calls! {
         /// resend also by Resend's names, such as email.bounced.
         #[arg(long, value_name = "TYPES", value_delimiter = ',')]
         types: Vec<String>,
-        /// Form of the events; that of the feed if not given.
+        /// Format of the events; the format of the feed if not given.
         #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(WebhookFormat::ALL.map(WebhookFormat::as_str)))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         format: Option<String>,
@@ -488,8 +488,8 @@ calls! {
         organisation: Option<String>,
     } -> webhook::Webhooks: File = webhook::list;
 
-    /// Show an endpoint with its last attempts since the start of the service, at most 100, and the
-    /// beginning of the answers.
+    /// Show an endpoint with its last 100 attempts since the start of the service, and the
+    /// beginning of each answer.
     "webhook-show" WebhookShow {
         /// Number of the endpoint, from the list.
         id: u32,

@@ -224,7 +224,7 @@ async fn check_installed_program() -> Result<ProgramCheck> {
     let output = timeout(CHECK_TIMEOUT, output_of(command)).await;
     let output = output.map_err(|_| {
         Refusal::new(format!(
-            "the check of {name} took longer than {} s and was ended; nothing was changed. Run pillarbox \
+            "the check of {name} took longer than {} s and was stopped; nothing was changed. Run pillarbox \
              serve --check to see what it waits for",
             CHECK_TIMEOUT.as_secs()
         ))

@@ -60,7 +60,7 @@ pub enum BindError {
         path.display()
     )]
     InUse { path: PathBuf },
-    #[error("{} is there and is not a socket; set admin_socket to another path", path.display())]
+    #[error("{} exists but is not a socket; set admin_socket to another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("the administration socket {} cannot be made: {source}", path.display())]
     Bind { path: PathBuf, source: io::Error },

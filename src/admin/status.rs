@@ -111,8 +111,8 @@ impl Damaged {
     /// Advice for damaged rows.
     pub const ADVICE: &'static str = "Their content has no effect, except that damaged \
                                       suppressions still suppress; everything else works. Check \
-                                      the disk, then restore a backup, or add again what is \
-                                      missing";
+                                      the disk, then restore a backup, or add the missing \
+                                      entries again";
 }
 
 /// The certificate that clients are shown.

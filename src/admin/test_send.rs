@@ -103,8 +103,10 @@ impl Admin {
                     "{name} is not verified for any organisation; to list the domains: pillarbox \
                      domain list"
                 ),
-                None => "there is no verified domain to send from; to add one: pillarbox domain add"
-                    .to_owned(),
+                None => {
+                    "there is no verified domain to send from; to add one: pillarbox domain add"
+                        .to_owned()
+                }
             })
         })?;
         let from = from.map_or_else(|| format!("{LOCAL_PART}@{domain}"), str::to_owned);

@@ -252,7 +252,8 @@ impl ApiError {
                 (message.into(), None, Some(retry_after.as_secs()))
             }
             Self::TooManyListings => {
-                let message = "too many requests for lists of your organisation are waiting; try again later";
+                let message =
+                    "too many requests for lists of your organisation are waiting; try again later";
                 (message.into(), None, Some(RETRY_AT_ONCE_SECONDS))
             }
             Self::Paused => {

@@ -579,7 +579,7 @@ impl Arena {
             }
         };
         if let Err(error) = given_back {
-            error!(%error, "memory of bodies that are gone could not be given back");
+            error!(%error, "the memory of removed bodies could not be freed");
         }
         self.room().reuse(freed);
     }
@@ -590,7 +590,7 @@ impl Arena {
         let mut freed = Vec::new();
         for slot in room.to_empty().unwrap_or_default() {
             if let Err(error) = self.relocate(room, slot, &mut freed) {
-                error!(%error, "a body could not be moved; its block stays");
+                error!(%error, "a body could not be moved, so its memory stays in use");
                 break;
             }
         }

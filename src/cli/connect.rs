@@ -23,8 +23,9 @@ const HEADING: &str = "Which service";
 /// The options of all administration commands.
 #[derive(Debug, Args)]
 pub(super) struct Connection {
-    /// Configuration file of the service. It names the socket and the data directory. If not given:
-    /// `PILLARBOX_ADMIN_SOCKET` and `PILLARBOX_DATA_DIR`, then the packaged paths.
+    /// Configuration file of the service, which names its socket and its data directory. Without
+    /// the option, `PILLARBOX_ADMIN_SOCKET` and `PILLARBOX_DATA_DIR` name them, or else the
+    /// defaults apply.
     // Not by `next_help_heading`, which would take in the command's own arguments that follow.
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     config: Option<PathBuf>,
@@ -138,8 +139,7 @@ impl Connection {
     /// The data directory, once it is certain that no service answers.
     pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
         if self.socket.is_some() {
-            let rule =
-                "this command works on the data file: give --config instead of --socket";
+            let rule = "this command works on the data file: give --config instead of --socket";
             return Err(CliError::Usage(rule.to_owned()));
         }
         match self.find().await? {

@@ -124,7 +124,7 @@ async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
         let about = format!("webhook {id} of {organisation}");
         if state != "active" {
             let message = format!("{url} is paused, and its events wait");
-            let advice = format!("if it is there again: pillarbox webhook resume {id}");
+            let advice = format!("if it works again: pillarbox webhook resume {id}");
             findings.push(Finding::warning(about, message, advice));
             continue;
         }
@@ -225,7 +225,8 @@ impl Report {
             (_, _) => String::new(),
         });
         if faults > 0 {
-            let what = format!("{faults} of the checks found a fault that stops pillarbox from working");
+            let what =
+                format!("{faults} of the checks found a fault that stops pillarbox from working");
             return Err(CliError::Reported { report, what });
         }
         Ok(report)

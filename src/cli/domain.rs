@@ -48,7 +48,7 @@ pub(super) fn table(list: &Domains) -> String {
 
 fn removed(removed: &DomainRemoved) -> String {
     format!(
-        "withdrew {} from {}: queued messages failed: {}, calls under way, not tried again: {}; its \
+        "removed {} from {}: queued messages failed: {}, calls under way, not tried again: {}; its \
          identity at SES stays\n",
         removed.domain, removed.organisation, removed.messages_failed, removed.calls_under_way
     )

@@ -15,7 +15,7 @@ use pillarbox_config::{DefaultOrExample, reference};
 
 /// Exit codes, with what each means.
 const EXIT_CODES: [(&str, &str); 7] = [
-    ("0", "The command did what it says."),
+    ("0", "The command succeeded."),
     (
         "1",
         "The command failed. Standard error says why. For pillarbox status also: no service runs, or \
@@ -132,7 +132,7 @@ fn configuration() -> String {
         }
     }
     text.push_str(".SH EXAMPLES\n");
-    paragraph(&mut text, "A service that sends through SES in Ireland and takes its events:");
+    paragraph(&mut text, "A service that sends through SES in Ireland and receives its events:");
     verbatim(
         &mut text,
         "listen = \"127.0.0.1:8025\"\ndata_dir = \"/var/lib/pillarbox\"\n\n[ses]\nregion = \

@@ -36,7 +36,8 @@ const PAUSES_BY_ITSELF: &str = "a node that does not answer starts no more calls
                                 the database again, or has not reached it for 20 seconds; its \
                                 messages are not counted here";
 /// The same for the end of a pause.
-const RESUMES_BY_ITSELF: &str = "a node that does not answer sends again as soon as it reaches the database";
+const RESUMES_BY_ITSELF: &str =
+    "a node that does not answer sends again as soon as it reaches the database";
 
 pub(super) async fn pause(session: &Session, call: OrganisationPause) -> Result<String, CliError> {
     let answer = session.call(call).await?;
@@ -146,7 +147,7 @@ fn resumed(resumed: &OrganisationResumed) -> String {
 
 fn removed(removed: &OrganisationRemoved) -> String {
     format!(
-        "removed {}: keys revoked: {}, domains withdrawn: {}, queued messages cancelled: {}, calls \
+        "removed {}: keys revoked: {}, domains removed: {}, queued messages cancelled: {}, calls \
          under way, not tried again: {}; its records stay\n",
         removed.name,
         removed.keys_revoked,

@@ -131,13 +131,13 @@ impl Progress {
     /// Of a command that has `total` of something before it: `{pos}` and `{len}` of it are shown
     /// with the text `what`.
     pub(super) fn of(total: u64, what: &'static str) -> Self {
-        let style = "{msg} {wide_bar} {percent}%, {elapsed} gone, {eta} to go";
+        let style = "{msg} {wide_bar} {percent}%, {elapsed} elapsed, {eta} left";
         Self::styled(ProgressBar::new(total), style, what)
     }
 
     /// Of a command that cannot know how much is before it.
     pub(super) fn counting(what: &'static str) -> Self {
-        Self::styled(ProgressBar::no_length(), "{msg} {pos}, {elapsed} gone", what)
+        Self::styled(ProgressBar::no_length(), "{msg} {pos}, {elapsed} elapsed", what)
     }
 
     fn styled(bar: ProgressBar, style: &str, what: &'static str) -> Self {

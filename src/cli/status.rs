@@ -37,8 +37,9 @@ pub(super) struct Status {
     /// Print the address that opens the operator's page in a browser. It changes at each start.
     #[arg(long, conflicts_with = "watch")]
     page: bool,
-    /// Confirm that you have seen the messages that were lost at a stop or a crash. The page, the
-    /// metrics and the alerts no longer show them. Otherwise they do so for 24 hours.
+    /// Confirm that you have seen the messages that were lost at a stop or a crash, so that the
+    /// page, the metrics and the alerts do not show them any more. Without this, they do so for 24
+    /// hours.
     #[arg(long, conflicts_with_all = ["watch", "page"])]
     acknowledge: bool,
     #[command(flatten)]
@@ -391,7 +392,7 @@ fn of_max(in_use: usize, max: usize) -> String {
 fn provider(status: &ServiceStatus, sending: &Sending) -> String {
     let (cause, message) = match &sending.provider {
         Provider::Up if status.store != StoreHealth::Writable => {
-            return "gets no messages before the store takes writes".to_owned();
+            return "gets no messages until the store accepts writes".to_owned();
         }
         Provider::Up if has(status, "starting") => {
             return "has not answered yet since the start".to_owned();

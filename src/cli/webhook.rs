@@ -61,7 +61,7 @@ fn added(added: &WebhookSecret) -> String {
 
 pub(super) fn rotated(rotated: &WebhookSecret) -> String {
     let earlier = match rotated.signing {
-        0 | 1 => "No other secret signs any more: give this one to the application now.".to_owned(),
+        0 | 1 => "All other secrets have ended: give this one to the application now.".to_owned(),
         signing => format!(
             "{signing} secrets sign; an earlier one ends 24 hours after it was replaced. Give this \
              one to the application within that time."

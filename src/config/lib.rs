@@ -560,7 +560,10 @@ impl OperatorSignIn {
         let user_header = reader.take_optional(KEYS[0], values::header_name);
         let proxies = reader.take(KEYS[1], Vec::new(), values::networks);
         if user_header.is_some() && proxies.is_empty() {
-            reader.inconsistent(&KEYS, "pillarbox accepts the header only from these proxies: list them");
+            reader.inconsistent(
+                &KEYS,
+                "pillarbox accepts the header only from these proxies: list them",
+            );
         }
         Self { password, user_header, proxies }
     }

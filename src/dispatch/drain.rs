@@ -135,7 +135,9 @@ impl<P: Provider> Dispatcher<P> {
         );
         if timeout_at(end, self.record_lost(left)).await.is_err() {
             // The pending marks stay, and the next start recovers them.
-            error!("the store did not record in time which messages failed; the next start does so");
+            error!(
+                "the store did not record in time which messages failed; the next start does so"
+            );
         }
     }
 
@@ -171,7 +173,7 @@ impl<P: Provider> Dispatcher<P> {
         }
         if !unwritten.is_empty() {
             let messages = unwritten.len();
-            error!(messages, "the store did not take the outcomes of calls; they are lost");
+            error!(messages, "the store did not accept the outcomes of calls; they are lost");
         }
         unwritten
     }

@@ -133,7 +133,7 @@ impl PausedDomains {
         }
         paused.remove(&key);
         self.queue.resume_domain(organisation, domain);
-        info!(%domain, "the provider takes messages from this domain again");
+        info!(%domain, "the provider accepts messages from this domain again");
     }
 
     /// Compares the paused domains with the directory. One that has been found to be verified since

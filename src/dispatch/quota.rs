@@ -248,7 +248,7 @@ pub async fn run(
             Err(_) if check.borrow().stops_sending() => INTERVAL_WITHOUT_CREDENTIALS,
             Err(error) => {
                 // An endpoint without the call must not stop sending: the rate stays.
-                debug!(%error, "SES does not tell the account's quota; the rate stays as it is");
+                debug!(%error, "SES did not return the account's quota; the rate does not change");
                 INTERVAL_AFTER_FAILURE
             }
         };
@@ -334,7 +334,7 @@ fn note(
             );
         }
         AccountCheck::Failed { fault, message, .. } => {
-            warn!(?fault, message, "SES does not tell the account's rate and quota");
+            warn!(?fault, message, "SES did not return the account's rate and quota");
         }
         AccountCheck::Passed if before != AccountCheck::Unasked => {
             info!("the AWS credentials are good");

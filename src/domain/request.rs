@@ -474,7 +474,10 @@ fn checked_headers<'a>(
             return wrong(rule.to_owned());
         }
         if headers[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-            return wrong("is given twice; upper and lower case make no difference in header names".to_owned());
+            return wrong(
+                "is given twice; upper and lower case make no difference in header names"
+                    .to_owned(),
+            );
         }
         if !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             return wrong("must be printable ASCII".to_owned());

@@ -27,8 +27,7 @@ const UNREAD_RECIPIENT: &str =
     "a recipient is not exactly one address, so it was not suppressed; suppress it by hand";
 
 /// Reason why the document of an event that was not taken in is kept.
-const OF_A_TEST_ORGANISATION: &str =
-    "it names a test organisation, whose mail never goes to SES; find out what else sends with \
+const OF_A_TEST_ORGANISATION: &str = "it names a test organisation, whose mail never goes to SES; find out what else sends with \
      that name";
 
 /// Author of documents.
@@ -117,7 +116,9 @@ impl EventProcessor {
                     unmatched += 1;
                 }
                 Applied::OtherOrganisation => {
-                    warn!("an event was dropped, because it names another organisation than its message");
+                    warn!(
+                        "an event was dropped, because it names another organisation than its message"
+                    );
                     foreign += 1;
                 }
             }

@@ -132,7 +132,9 @@ impl Poller {
             match self.events.ingest(&documents).await {
                 Ok(()) => break,
                 Err(StoreError::Damaged) => {
-                    error!("a batch of events stays in the queue, because it concerns a damaged row");
+                    error!(
+                        "a batch of events stays in the queue, because it concerns a damaged row"
+                    );
                     return;
                 }
                 Err(StoreError::Unavailable | StoreError::OutcomeOpen | StoreError::FileLost) => {
@@ -164,7 +166,10 @@ impl Poller {
                 () = sleep(self.backoff.delay(attempt, fastrand::f64())) => {}
             }
         }
-        info!(messages = receipts.len(), "stored events stay in the queue: they arrive again and change nothing");
+        info!(
+            messages = receipts.len(),
+            "stored events stay in the queue: they arrive again and change nothing"
+        );
     }
 
     /// Adjusts the demand to a finished round.

@@ -90,7 +90,10 @@ impl RefusalLog {
             tokio::spawn(async move {
                 sleep_until(end).await;
                 let left_out = std::mem::take(&mut log.period().left_out);
-                tracing::warn!(left_out, "some refused requests were not logged, because there were too many in a second");
+                tracing::warn!(
+                    left_out,
+                    "some refused requests were not logged, because there were too many in a second"
+                );
             });
         }
         false

@@ -50,8 +50,8 @@ impl Timekeeper {
         let record = store.time_record().await.unwrap_or_else(|error| {
             error!(
                 %error,
-                "the file's record of the clock cannot be read; the newest message stands in for \
-                 its time stamp"
+                "the file's record of the clock cannot be read; pillarbox uses the time of \
+                 the newest message instead"
             );
             newest.map(TimeRecord::at)
         });

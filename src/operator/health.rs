@@ -31,7 +31,7 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the thread that writes the data file does not answer; see the log and the disk, and \
-             restart the service if this goes on\n",
+             restart the service if this continues\n",
         ),
     };
     response(status, TEXT, Full::from(text))

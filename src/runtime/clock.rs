@@ -557,7 +557,10 @@ impl fmt::Display for Jump {
         let Self { expected, wall, since: _, cause } = self;
         match cause {
             Cause::Moved => {
-                write!(f, "jumped: it shows {wall}, but by the time elapsed it should show {expected}")
+                write!(
+                    f,
+                    "jumped: it shows {wall}, but by the time elapsed it should show {expected}"
+                )
             }
             Cause::Start { stamp } if wall < stamp => {
                 write!(f, "is in doubt: it shows {wall}, but the store was in use at {stamp}")

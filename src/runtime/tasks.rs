@@ -260,7 +260,10 @@ impl Task {
     }
 
     fn note(self, fault: &'static str) {
-        error!(task = self.name(), fault, "a background task failed because of a fault in the service");
+        error!(
+            task = self.name(),
+            fault, "a background task failed because of a fault in the service"
+        );
         let mut faults = self.noted();
         faults.count += 1;
         faults.last = Some(Instant::now());

@@ -249,7 +249,10 @@ impl Service {
     pub(super) async fn hand_over(mut self, signals: &mut Signals) -> HandedOver {
         let pending = self.queue.pending().messages;
         let until = Instant::now() + LAST_CALLS;
-        info!(pending, "handing over to the next program, which sends the pending messages; connections wait");
+        info!(
+            pending,
+            "handing over to the next program, which sends the pending messages; connections wait"
+        );
         if self.next.arena.is_none() {
             // What came now would end with this program.
             self.intake.close();
@@ -278,7 +281,9 @@ impl Service {
         let answers_end = until.max(Instant::now() + LEAST_ANSWERS);
         let ending = self.end_to_hand_over(answers_end);
         if timeout_at(answers_end + LONGEST_END, ending).await.is_err() {
-            error!("the hand-over took too long; the next program recovers the messages that are left");
+            error!(
+                "the hand-over took too long; the next program recovers the messages that are left"
+            );
         }
         if signals.came() {
             warn!("a signal arrived during the hand-over: the next program stops at once");

@@ -107,7 +107,7 @@ pub struct OwnDescriptors {
 impl Inherited {
     /// Takes over what the environment names. To be called once, before there is any other thread.
     pub fn from_environment() -> Result<Self, ServiceError> {
-        let what = "what was handed over cannot be used";
+        let what = "the inherited descriptors cannot be used";
         let failed = |source| ServiceError::System { what, source };
         let names = std::env::var(NAMES).unwrap_or_default();
         // What `listenfd` does not take must not go on to other programs either: this marks all.

@@ -532,7 +532,7 @@ fn facts(
     alerts: &Arc<Alerts>,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
-    let what = "cannot look at the data directory";
+    let what = "cannot check the data directory";
     let identity = Identity::of(&config.data_dir);
     Ok(ServiceFacts {
         clients: listeners.address,

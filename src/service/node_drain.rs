@@ -21,7 +21,9 @@ pub(super) async fn follow(mut drains: watch::Receiver<DrainOrder>, intake: Arc<
         let drain = *drains.borrow_and_update();
         match (intake.is_drained(), drain) {
             (false, DrainOrder::Begin) => {
-                warn!("an operator drains this node: it is not ready, and in 5 seconds it refuses messages");
+                warn!(
+                    "an operator drains this node: it is not ready, and in 5 seconds it refuses messages"
+                );
                 match timeout(NOTICE_DRAIN, drains.changed()).await {
                     Ok(Ok(())) => continue,
                     Ok(Err(_)) => return,

@@ -72,7 +72,9 @@ impl Service {
         let (Some(tls), Some(configured)) = (&self.changeable.tls, &new.tls) else { return };
         match tls.replace(&files(configured)) {
             Ok(()) => self.config.tls = Some(configured.clone()),
-            Err(error) => error!(%error, "the new certificate cannot be used; the old one stays in use until this is corrected"),
+            Err(error) => {
+                error!(%error, "the new certificate cannot be used; the old one stays in use until this is corrected")
+            }
         }
     }
 

@@ -74,7 +74,9 @@ impl Supervisor {
             sign_due = Instant::now() + patience;
             match timeout(patience, vitals.alive()).await {
                 Ok(Ok(())) => tell(&[NotifyState::Watchdog]),
-                Ok(Err(Ended)) => error!("a part of the service ended; the service manager will restart the service"),
+                Ok(Err(Ended)) => error!(
+                    "a part of the service ended; the service manager will restart the service"
+                ),
                 Err(_) => error!("the dispatcher or the store makes no progress"),
             }
         }
@@ -162,7 +164,7 @@ fn line(snapshot: &Snapshot, sent: u64) -> String {
     let mut line = format!("pending {}, sent {sent}/min", snapshot.sending.pending.messages);
     line.push_str(match snapshot.store {
         StoreHealth::Writable => "",
-        StoreHealth::Refusing => "; the disk takes no writes, messages are refused",
+        StoreHealth::Refusing => "; the store accepts no writes, messages are refused",
         StoreHealth::FileGone | StoreHealth::FileReplaced => {
             "; the data file is not in its place, messages are refused"
         }
@@ -213,7 +215,7 @@ mod tests {
         snapshot.sending.condition = BreakerState::Open { cause: Cause::Unreachable, message };
         assert_eq!(
             line(&snapshot, 0),
-            "pending 12, sent 0/min; the disk takes no writes, messages are refused; \
+            "pending 12, sent 0/min; the store accepts no writes, messages are refused; \
              sending is paused: no WATCHDOG=1  MAINPID=1"
         );
     }

@@ -22,7 +22,8 @@ impl Reply {
     pub(super) const ASK_USER: Self = Self::fixed("334 VXNlcm5hbWU6");
     /// `Password:` in base64.
     pub(super) const ASK_PASSWORD: Self = Self::fixed("334 UGFzc3dvcmQ6");
-    pub(super) const SEND_DATA: Self = Self::fixed("354 end the message with a line of one dot");
+    pub(super) const SEND_DATA: Self =
+        Self::fixed("354 end the message with a line that has only a dot");
     pub(super) const TIMED_OUT: Self = Self::fixed("421 4.4.2 the client took too long");
     pub(super) const STOPPING: Self =
         Self::fixed("421 4.3.2 the service is stopping; try again later");

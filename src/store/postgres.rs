@@ -308,7 +308,7 @@ impl Shared {
 
     fn reached(&self) {
         if self.is_lost.swap(false, Ordering::AcqRel) {
-            tracing::info!("PostgreSQL takes messages again");
+            tracing::info!("PostgreSQL accepts writes again");
         }
         self.memory.health_changed.notify_waiters();
     }
@@ -373,7 +373,7 @@ async fn recover(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     loop {
         tokio::time::sleep(SETTLE).await;
         if let Err(error) = session::remove_unused(&shared).await {
-            tracing::debug!(%error, "rows of lost connections stay for now");
+            tracing::debug!(%error, "rows of lost connections could not be deleted; pillarbox tries again later");
         }
         let now = shared.clock.borrow().time;
         match node::recover_orphans(&shared, &changing, now).await {

@@ -621,7 +621,7 @@ impl Endpoint {
 
     fn recovered(&mut self) {
         if self.failures_in_a_row >= PACED_FROM {
-            info!(webhook = %self.id(), "an endpoint takes deliveries again");
+            info!(webhook = %self.id(), "an endpoint accepts deliveries again");
         }
         self.failures_in_a_row = 0;
         self.pace = Instant::now();
@@ -630,7 +630,7 @@ impl Endpoint {
     fn failed(&mut self, answer: &str) {
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         if self.failures_in_a_row == PACED_FROM {
-            warn!(webhook = %self.id(), answer, "an endpoint takes no deliveries: they are tried again, at a slower pace");
+            warn!(webhook = %self.id(), answer, "an endpoint accepts no deliveries: pillarbox repeats them, more slowly");
         }
     }
 

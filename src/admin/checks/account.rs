@@ -100,13 +100,13 @@ fn sending(account: &Account) -> Finding {
         (Sending::Disabled, _) => Finding::not_ok(
             ABOUT,
             "sending is paused for the account",
-            "see the account's status in the SES console; if you paused it yourself, aws sesv2 \
-             put-account-sending-attributes --sending-enabled ends that",
+            "see the account's status in the SES console; if you paused it yourself, resume it: \
+             aws sesv2 put-account-sending-attributes --sending-enabled",
         ),
         (Sending::Enabled, EnforcementStatus::Probation) => Finding::warning(
             ABOUT,
             "the account is under review: SES may pause it",
-            "look at its status in the SES console, and fix the problems that it names",
+            "see its status in the SES console, and fix the problems shown there",
         ),
         (Sending::Enabled, EnforcementStatus::Healthy) => {
             Finding::ok(ABOUT, "enabled, in good standing")

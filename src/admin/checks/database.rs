@@ -249,10 +249,7 @@ mod tests {
         assert_eq!(with(|it| it.clock_offset_millis = 1_001), only("database's clock", Warning));
         assert_eq!(with(|it| it.clock_offset_millis = -5_001), only("database's clock", NotOk));
         assert_eq!(with(|it| it.max_connections = 16), only("database connections", Warning));
-        assert_eq!(
-            with(|it| it.transactions_behind = BEHIND),
-            only("database vacuum", Warning)
-        );
+        assert_eq!(with(|it| it.transactions_behind = BEHIND), only("database vacuum", Warning));
     }
 
     #[test]

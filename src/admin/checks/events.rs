@@ -128,8 +128,7 @@ impl Examiner<'_> {
         };
         let (needed, useful) = (missing(&NEEDED), missing(&USEFUL));
         Some(if enabled.is_empty() {
-            let message =
-                format!("{set} has no enabled event destination at SNS or EventBridge");
+            let message = format!("{set} has no enabled event destination at SNS or EventBridge");
             Finding::not_ok(ABOUT, message, advice)
         } else if !needed.is_empty() {
             Finding::not_ok(ABOUT, format!("{set} does not publish: {needed}"), advice)
@@ -180,9 +179,7 @@ impl Examiner<'_> {
         if engagement == Engagement::Watched {
             return Finding::not_ok(
                 TRACKING,
-                format!(
-                    "SES tracks opens and clicks of {set}: it rewrites links and adds a pixel"
-                ),
+                format!("SES tracks opens and clicks of {set}: it rewrites links and adds a pixel"),
                 "turn engagement tracking off for it in the SES console (Virtual Deliverability \
                  Manager)",
             );
@@ -289,14 +286,14 @@ fn number(attributes: &BTreeMap<String, String>, name: &str) -> u64 {
 
 fn set_sending(name: &str, options: &SetOptions) -> Finding {
     if options.sending_enabled {
-        Finding::ok(SET, format!("{name} is there and sends"))
+        Finding::ok(SET, format!("{name} exists and sends"))
     } else {
         Finding::not_ok(
             SET,
             format!("sending is paused for {name}"),
             format!(
-                "aws sesv2 put-configuration-set-sending-options --configuration-set-name {name} \
-                 --sending-enabled ends that"
+                "resume it: aws sesv2 put-configuration-set-sending-options \
+                 --configuration-set-name {name} --sending-enabled"
             ),
         )
     }

@@ -472,8 +472,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("rows_damaged", Rules(&["PillarboxRowsDamaged"]),
         "Rows of the data file cannot be read",
-        "See them with: pillarbox status. Check the disk, then restore a backup, or add \
-         again what is missing",
+        "See them with: pillarbox status. Check the disk, then restore a backup, or add the \
+         missing entries again",
         |s, found| {
             // Recipients' addresses are not for this page.
             if let Some(first) = s.damaged.first() {

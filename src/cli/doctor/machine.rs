@@ -96,7 +96,11 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     if found.uid() != directory.uid() {
         return Finding::not_ok(
             about,
-            format!("{shown} is of user {}, its directory of user {}", found.uid(), directory.uid()),
+            format!(
+                "{shown} is of user {}, its directory of user {}",
+                found.uid(),
+                directory.uid()
+            ),
             format!("make the service's user own both: chown USER {shown}"),
         );
     }

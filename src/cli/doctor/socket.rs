@@ -188,8 +188,8 @@ pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
         "{count} of its rows cannot be read, the first in table {}: {} ({})",
         first.table, first.id, first.reason
     );
-    let advice = "see them with pillarbox status; check the disk, then restore a backup, or add \
-                  again what is missing";
+    let advice = "see them with pillarbox status; check the disk, then restore a backup, or add the \
+                  missing entries again";
     Some(Finding::not_ok("data file", message, advice))
 }
 

@@ -148,7 +148,7 @@ pub struct Chunk(Vec<u8>);
 
 /// The bytes are no chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what was received is not a part of a backup")]
+#[error("the received data is not a part of a backup")]
 pub struct NotAChunk;
 
 impl Chunk {
@@ -201,7 +201,7 @@ pub enum SaveError {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CopyError {
-    #[error("{} is there already", path.display())]
+    #[error("{} exists already", path.display())]
     Exists { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },

@@ -258,7 +258,8 @@ impl SharedDatabase {
         let handle = read_lock(&self.handle);
         let Handle::Writing(database) = &*handle else { return Err(closed()) };
         if !locked(&self.journal).as_ref().is_some_and(|journal| self.is_in_place(journal)) {
-            let gone = io::Error::new(io::ErrorKind::NotFound, "the journal was deleted or replaced");
+            let gone =
+                io::Error::new(io::ErrorKind::NotFound, "the journal was deleted or replaced");
             return Err(JournalError::from(gone).into());
         }
         let unpublished = locked(&self.unpublished).take();

@@ -58,7 +58,7 @@ pub(super) struct Checkpoint {
 pub(super) enum JournalError {
     #[error(transparent)]
     OfAnother(#[from] OfAnother),
-    #[error("record {record} of the journal is damaged, and later ones are there")]
+    #[error("record {record} of the journal is damaged, although later ones exist")]
     Damaged { record: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),

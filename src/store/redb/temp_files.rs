@@ -70,7 +70,9 @@ pub(super) fn remove(directory: &Path, prefix: &str) {
         match removed {
             Ok(true) => tracing::info!(%path, "removed a file that a killed process left"),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%path, %error, "a file that a killed process left could not be deleted"),
+            Err(error) => {
+                tracing::warn!(%path, %error, "a file that a killed process left could not be deleted")
+            }
         }
     }
 }

@@ -583,7 +583,8 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     }
     for life in 1..3 {
         server = manager.start(&site);
-        let expected = format!("pending messages of the last process continue messages={}", 5 * life);
+        let expected =
+            format!("pending messages of the last process continue messages={}", 5 * life);
         assert!(server.log().contains(&expected), "{}", server.log());
         let said = bodies(&site);
         assert!(said["unreadable"].as_str().unwrap().contains("no arena"), "{said}");
@@ -628,7 +629,10 @@ async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
         let log = server.log();
         assert!(log.contains("pending messages of the last process continue messages=4"), "{log}");
         let said = bodies(&site);
-        assert!(said["unreadable"].as_str().unwrap().contains("newer bodies of the same store"), "{said}");
+        assert!(
+            said["unreadable"].as_str().unwrap().contains("newer bodies of the same store"),
+            "{said}"
+        );
         server.kill();
     }
     site.simulator.set_faults(Faults::none());

@@ -105,7 +105,10 @@ async fn the_process_ends_if_a_task_fails_that_nothing_works_without() {
         command.env(VARIABLE, task.name());
         let (code, log) = Process::spawn(command).wait_at_most(PATIENCE);
         assert_eq!(code, Some(EXIT_FAULT), "{}: {log}", task.name());
-        assert!(log.contains("the process ends, because it cannot work without this task"), "{log}");
+        assert!(
+            log.contains("the process ends, because it cannot work without this task"),
+            "{log}"
+        );
         assert!(log.contains(task.name()), "{log}");
     }
 }

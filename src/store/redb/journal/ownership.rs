@@ -13,9 +13,9 @@ use crate::redb::journal::{Checkpoint, Epoch, JournalError, JournalFile};
 pub(in crate::redb) enum OfAnother {
     #[error("it is not the one that the data file was last used with")]
     Start,
-    #[error("it is older than the data file, and lacks what was accepted last")]
+    #[error("it is older than the data file, so it does not have the last writes")]
     Older,
-    #[error("it is newer than the data file, which lacks what was accepted before")]
+    #[error("it is newer than the data file, which does not have the earlier writes")]
     Newer,
 }
 
