@@ -69,7 +69,6 @@ mod purge;
 mod recent_rows;
 mod restore;
 mod rows;
-mod sent;
 mod startup_recovery;
 mod tables;
 mod temp_files;

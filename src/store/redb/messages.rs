@@ -1,4 +1,4 @@
-//! Messages, read back: one by its id, or a page of them, newest first.
+//! Messages, read back: one by its id or by the provider's, or a page of them, newest first.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use redb::{
 use crate::listing::{Order, Page, blocking};
 use crate::record::IdempotencyRow;
 use crate::redb::error::{InRow, ReadError};
-use crate::redb::sent;
 use crate::redb::tables::{
     BY_ORGANISATION, ID_LEAD, IDEMPOTENCY, IdKey, MESSAGES, META, PENDING, SENT,
 };
 use crate::redb::{RedbStore, Shared};
 use crate::rows::MessageRow;
+use crate::transitions::SEARCH_WINDOW;
 use crate::{InMemory, MessageFilter, MessagePage, StoreError};
 use pillarbox_domain::clock_corrections::WindowTime;
 use pillarbox_domain::id::{MessageId, OrganisationId};
@@ -33,6 +33,8 @@ const ROWS_WITHOUT_CHECK: usize = 32;
 const REST: u32 = 3;
 /// Time after a commit for which the writer counts as busy.
 const BUSY: Duration = Duration::from_millis(20);
+/// Number of rows that a search for a provider's id checks, the nearest in time first.
+const SEARCH_ROWS: usize = 20_000;
 
 impl RedbStore {
     pub(crate) fn message_row(&self, id: MessageId) -> Result<Option<MessageRow>, StoreError> {
@@ -74,7 +76,7 @@ impl RedbStore {
         let store = self.clone();
         let reading = blocking(move || {
             store.read(SENT.name(), "an id of the provider", |transaction| {
-                Ok(sent::find(&transaction.open_table(SENT)?, &ses_message_id, accepted_at)?)
+                Ok(find_sent(&transaction.open_table(SENT)?, &ses_message_id, accepted_at)?)
             })
         });
         reading.await
@@ -246,6 +248,40 @@ fn in_order<T: 'static>(
         Order::NewestFirst => Box::new(entries.rev().map(move |entry| row(entry?))),
         Order::OldestFirst => Box::new(entries.map(move |entry| row(entry?))),
     }
+}
+
+/// Finds the message that the provider knows by this id and accepted at about this time. By it, an
+/// event without our own id finds its message.
+///
+/// The ids are ordered by time, so that inserts go to the table's end. The provider's ids are
+/// random: an index by them would cost the sends an order of magnitude at some million rows. The
+/// price is a bounded search around the time at which the provider says that it accepted the
+/// message.
+pub(super) fn find_sent(
+    sent: &impl ReadableTable<(u64, IdKey), &'static [u8]>,
+    ses_message_id: &str,
+    accepted_at: Timestamp,
+) -> Result<Option<MessageId>, StorageError> {
+    let at = (accepted_at.unix_millis(), [0; 16]);
+    let end = (accepted_at.plus(SEARCH_WINDOW).unix_millis(), [u8::MAX; 16]);
+    let start = (accepted_at.minus(SEARCH_WINDOW).unix_millis(), [0; 16]);
+    let mut later = sent.range(at..=end)?;
+    let mut earlier = sent.range(start..at)?.rev();
+    for _ in 0..SEARCH_ROWS / 2 {
+        // Alternately from both sides: our record is later than the provider's by the time of a
+        // call, plus or minus the difference between the clocks.
+        let pair = [later.next(), earlier.next()];
+        if pair.iter().all(Option::is_none) {
+            break;
+        }
+        for row in pair.into_iter().flatten() {
+            let (key, row) = row?;
+            if row.value() == ses_message_id.as_bytes() {
+                return Ok(Some(MessageId::from_bytes(key.value().1)));
+            }
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::record::ReportedChange;
 use crate::redb::batch::Batch;
 use crate::redb::error::ReadError;
 use crate::redb::tables::{CLOCK, KEY_USE, META, SnapshotRows, TIME_KEY, Tables, published};
-use crate::redb::{RedbStore, purge, sent};
+use crate::redb::{RedbStore, messages, purge};
 use crate::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
 use crate::{InMemory, ROW_WEIGHT, StoreError};
 use pillarbox_domain::feed::FeedPosition;
@@ -317,7 +317,7 @@ impl Rows for Batch<'_> {
         accepted_at: Timestamp,
     ) -> Result<Option<MessageId>, Stop> {
         let sent = or_stop(&mut self.failure, self.tables.sent.open())?;
-        or_stop(&mut self.failure, sent::find(&**sent, ses_message_id, accepted_at))
+        or_stop(&mut self.failure, messages::find_sent(&**sent, ses_message_id, accepted_at))
     }
 
     fn add_sent(
