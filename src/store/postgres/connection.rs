@@ -106,10 +106,8 @@ impl Held {
                  the node to use it",
             );
         }
-        let is_behind = now < before
-            || (now == before
-                && beat < self.beat.map(|(_, confirmed)| confirmed)
-                && beat.is_some());
+        let confirmed = self.beat.map(|(_, confirmed)| confirmed);
+        let is_behind = now < before || (now == before && beat.is_some() && beat < confirmed);
         is_behind.then_some(
             "its data is older than that of the server that this node used last, so it may be an \
              old primary; stop it, or make it a standby",

@@ -1,6 +1,7 @@
 //! Import of a data file's rows into an empty database, all or nothing.
 
 use tokio::sync::mpsc;
+use tokio_postgres::types::ToSql;
 
 use crate::StoreOwner;
 use crate::cluster::FIRST_WITH_WEBHOOK_FORMATS;
@@ -140,12 +141,9 @@ impl Import {
     pub(crate) async fn finish(mut self, facts: Facts) -> Result<Imported, ImportError> {
         let Facts { counters, id_lead, feed_id, time_record, made_by_dev, key_uses, .. } = facts;
         let (id_lead, feed_id) = (bigint(id_lead), feed_id.cast_signed());
-        self.connection
-            .execute(
-                FACTS,
-                &[&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_WEBHOOK_FORMATS],
-            )
-            .await?;
+        let facts_of_cluster: [&(dyn ToSql + Sync); 5] =
+            [&id_lead, &feed_id, &time_record, &made_by_dev, &FIRST_WITH_WEBHOOK_FORMATS];
+        self.connection.execute(FACTS, &facts_of_cluster).await?;
         for (counter, value) in counters {
             self.run(&set_counter(counter, value)).await?;
         }
