@@ -157,7 +157,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         "Before you restart the service, save its data with: pillarbox backup FILE",
         |s, found| if let Some((what, advice)) = s.store.file_loss() {
             let message = format!("New messages are refused with 503, because {what}");
-            found.says(message).advice = advice.to_owned();
+            found.says(message).advice = advice.into();
         },
     ).not_ready(),
     paused(Cause::Unreachable),
@@ -702,7 +702,7 @@ fn endpoints<'a>(
     if others > 0 {
         let message =
             format!("Other endpoints that {what}, besides those that are named: {others}");
-        found.says(message).advice = "List them with: pillarbox webhook list".to_owned();
+        found.says(message).advice = "List them with: pillarbox webhook list".into();
     }
 }
 
