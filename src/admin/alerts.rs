@@ -16,13 +16,18 @@ pub struct AlertsTested {
     pub body: String,
 }
 
+impl From<TestAnswer> for AlertsTested {
+    fn from(TestAnswer { is_delivered, answer, took: _, body }: TestAnswer) -> Self {
+        Self { delivered: is_delivered, answer, body }
+    }
+}
+
 pub(super) async fn test(admin: &Admin, _: AlertsTest) -> Result<AlertsTested> {
     let tested = admin.facts()?.alerts.test().await;
-    let TestAnswer { is_delivered, answer, took: _, body } = tested.ok_or_else(|| {
+    tested.map(AlertsTested::from).ok_or_else(|| {
         Refusal::new(
             "no receiver of alerts is configured: set alerts.url and alerts.secret_file, then send \
              SIGHUP (systemctl reload pillarbox)",
         )
-    })?;
-    Ok(AlertsTested { delivered: is_delivered, answer, body })
+    })
 }
