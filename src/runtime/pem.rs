@@ -114,7 +114,7 @@ mod tests {
             (&b""[..], "there is no certificate"),
             (b"\x30\x82\x01\x00", "openssl x509"),
             (mark_16, "UTF-16"),
-            (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "exchanged"),
+            (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "swapped"),
         ] {
             let reason = certificates(file).unwrap_err();
             assert!(reason.contains(words), "{reason}");
@@ -123,7 +123,7 @@ mod tests {
             (&b""[..], "there is no private key"),
             (b"\x30\x82\x01\x00", "openssl pkey"),
             (mark_16, "UTF-16"),
-            (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "exchanged"),
+            (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "swapped"),
             (b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "password"),
             (b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", "password"),
         ] {

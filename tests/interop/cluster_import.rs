@@ -115,7 +115,7 @@ async fn everything_of_a_data_file_is_in_the_database_after_an_import() {
     assert_eq!(repeated.count(), 0, "nothing is told twice");
     let refused = import(backup.to_str().unwrap());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("stop all nodes"), "{said}");
+    assert!(!refused.status.success() && said.contains("stop these nodes"), "{said}");
     server.terminate().await;
 }
 

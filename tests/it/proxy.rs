@@ -166,7 +166,7 @@ async fn what_a_proxy_does_wrong_is_told_with_the_proxy_and_without_its_password
 async fn a_proxy_that_cannot_be_one_is_refused_before_the_start_without_its_password() {
     let network = Network::new().await;
     for (ses, variable, words) in [
-        ("proxy = \"https://u:PLANTED%40x@proxy:3128\"\n", "", "begins with http://"),
+        ("proxy = \"https://u:PLANTED%40x@proxy:3128\"\n", "", "must begin with http://"),
         ("proxy = \"u:PLANTED%40x@proxy:3128\"\n", "", "ses.proxy"),
         ("proxy = \"http://u:PLANTED%40x\"\n", "", "ses.proxy"),
         ("proxy = \"http://u:PLANTED%40x@proxy:3128\n", "", "not valid TOML"),

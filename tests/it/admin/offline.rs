@@ -122,11 +122,11 @@ async fn the_file_of_a_running_service_is_never_worked_on() {
     let store = kit::open_store(offline.directory.path(), NOON);
     let absent = offline.command(&["org", "list"]).await;
     assert_eq!(absent.code, 1);
-    assert!(absent.err.contains("the service runs"), "{absent:?}");
+    assert!(absent.err.contains("a service is running"), "{absent:?}");
     drop(UnixListener::bind(offline.directory.path().join("admin.sock")).unwrap());
     let refused = offline.command(&["org", "list"]).await;
     assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("the service runs"), "{refused:?}");
+    assert!(refused.err.contains("a service is running"), "{refused:?}");
     drop(store);
     assert_eq!(offline.command(&["org", "list"]).await.code, 0);
 }

@@ -115,7 +115,7 @@ async fn a_hangup_reads_the_configuration_again_and_keeps_the_old_one_where_it_i
     assert_eq!(refused, "QueueFull");
     site.reconfigure("max_pending_bytes = 4096", "max_pending_bytes = -1");
     server.signal("HUP");
-    until(|| server.log().contains("stays as it was")).await;
+    until(|| server.log().contains("the old one stays in use")).await;
     assert_eq!(server.post(&message()).send().await.unwrap().status(), 503);
     site.reconfigure("max_pending_bytes = -1", "max_pending_bytes = 1000000");
     site.reconfigure("max_request_bytes = 1024", "max_request_bytes = 8192");
