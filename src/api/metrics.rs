@@ -60,7 +60,7 @@ impl ClientMetrics {
         );
         registry.register(
             "pillarbox_ignored_idempotency_headers",
-            "Requests with an Idempotency-Key header, which is not implemented",
+            "Requests to the main API with an Idempotency-Key header, which it ignores",
             self.ignored_keys.clone(),
         );
         registry.register(

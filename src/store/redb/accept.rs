@@ -103,8 +103,8 @@ impl Accept {
     }
 
     /// Decides on all messages whose right holds, or returns the reason that refuses all: an ended
-    /// right, or the limit of the organisation that the new ones would exceed together. Damaged rows and that limit must be found before the first
-    /// write.
+    /// right, or the limit of the organisation that the new ones would exceed together. Damaged rows
+    /// and that limit must be found before the first write.
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Result<Answers, AcceptError>, ReadError> {
         let rights = match self.check_rights(batch) {
             Ok(rights) => rights,
