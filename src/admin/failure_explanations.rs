@@ -78,9 +78,10 @@ pub fn all() -> impl Iterator<Item = Explanation> {
 pub const fn of_failure(code: FailureCode) -> Explanation {
     let (cause, advice) = match code {
         FailureCode::BodyLostOnRestart => (
-            "The process ended before it sent the message, and its body was only in memory",
-            "Post it again from the application with a new key. To keep bodies when the process \
-             ends: sending.keep_bodies",
+            "The process ended while the message was pending, and nothing kept its body",
+            "If its error says that SES may have it, look for an event of the message first. \
+             Otherwise post it again from the application with a new key. What keeps bodies: \
+             pillarbox bodies",
         ),
         FailureCode::ProviderRejected => (
             "SES refused this message for good, for the reason that it names",
@@ -106,9 +107,9 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
              service tries again automatically",
         ),
         FailureCode::RetriesExhausted => (
-            "No attempt succeeded within sending.retry_for",
-            "Find out why the attempts failed, then post it again from the application with a new \
-             key",
+            "No attempt is known to have succeeded within sending.retry_for",
+            "Find out why the attempts failed. If an answer was lost, look for an event of the \
+             message first. Otherwise post it again from the application with a new key",
         ),
         FailureCode::OutcomeUnknown => (
             "The answer of SES was lost, so SES may have the message",
@@ -122,7 +123,9 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::DomainUnverified => (
             "The sender's domain no longer belongs to the organisation",
-            "Add the domain again: pillarbox domain add --org NAME DOMAIN",
+            "Nothing, if this was intended. Otherwise add the domain again: pillarbox domain add \
+             --org NAME DOMAIN. Once it is verified, post the message again from the application \
+             with a new key",
         ),
         FailureCode::Cancelled => (
             "The application or an operator cancelled the message, or its organisation was removed",
@@ -131,8 +134,8 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::Expired => (
             "The message was not sent within its own time (expiresIn)",
-            "Find out what delayed it. If it is still useful, post it again from the application \
-             with a new key",
+            "Find out what delayed it. If an answer was lost, look for an event of the message \
+             first. If it is still useful, post it again from the application with a new key",
         ),
     };
     told(code.as_str(), cause, advice)

@@ -116,10 +116,10 @@ fn verdict(check: &DomainChecked) -> String {
              that the domain's name servers answer everybody and that the records below exist"
         ),
         Finding::Failed => format!(
-            "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
-             the records below, then delete the identity {name} at SES (aws sesv2 \
-             delete-email-identity --email-identity {name}) and run pillarbox domain add again; \
-             the records may then be different"
+            "has given up looking for its DNS records{reason}, as it does after 72 hours. Delete \
+             the identity at SES: aws sesv2 delete-email-identity --email-identity {name}. Then run \
+             pillarbox domain add --org NAME {name}, and publish the records that it prints; they may \
+             differ from those below"
         ),
         Finding::Unknown => {
             "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()

@@ -186,8 +186,9 @@ fn shown(status: &ServiceStatus) -> String {
     if let Some(LostMessages { messages, last_at }) = &status.lost_messages {
         let text = format!(
             "{messages}; the process ended before it sent that mail, last at {last_at}. List it \
-             with: pillarbox message list --status failed. Its senders have to post it again with \
-             new keys. Then run: pillarbox status --acknowledge"
+             with: pillarbox message list --status failed. If an error says that SES may have the \
+             message, look for an event first. Senders must post the others again with new keys. Then \
+             run: pillarbox status --acknowledge"
         );
         lines.push(("lost messages", text));
     }

@@ -107,10 +107,16 @@ impl<P: Provider> Dispatcher<P> {
             return Transition::expired(expires_in, acceptance);
         }
         let retry_for = humantime::format_duration(retry_for);
-        let failure = Failure::new(
-            FailureCode::RetriesExhausted,
-            format!("the provider did not take the message within {retry_for}"),
-        );
+        let message = match acceptance {
+            Acceptance::Excluded => {
+                format!("the provider did not accept the message within {retry_for}")
+            }
+            Acceptance::Possible => format!(
+                "no attempt is known to have succeeded within {retry_for}; the answer to a call to \
+                 the provider was lost, so SES may have accepted the message"
+            ),
+        };
+        let failure = Failure::new(FailureCode::RetriesExhausted, message);
         Transition::Failed { failure, acceptance }
     }
 

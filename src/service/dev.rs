@@ -442,7 +442,7 @@ Other recipients at simulator.amazonses.com show what else may happen:
 
   bounce@           the message bounces, and the address becomes suppressed
   complaint@        the recipient complains, and the address becomes suppressed
-  ooto@             the message is delivered, and an out-of-office reply follows
+  ooto@             the message is delivered; at SES, an out-of-office reply would follow
   suppressionlist@  the message bounces, because SES's own list has the address
 
 Commands for this service, in another terminal:

@@ -8,13 +8,14 @@ use prometheus_client::registry::Registry;
 use pillarbox_runtime::in_flight::InFlight;
 
 /// The codes that a refusal can have.
-const CODES: [&str; 26] = [
+const CODES: [&str; 27] = [
     "421 4.3.2",
     "421 4.4.2",
     "421 4.7.0",
     "451 4.3.0",
     "451 4.3.1",
     "451 4.3.2",
+    "451 4.7.1",
     "452 4.5.3",
     "500 5.5.1",
     "501 5.1.3",

@@ -171,7 +171,7 @@ const PAGES: [&str; 16] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 42] = [
+const NOT_RUN: [(&str, &str); 43] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
@@ -182,10 +182,14 @@ const NOT_RUN: [(&str, &str); 42] = [
     ("pillarbox dead-letter show ID", "nothing unreadable comes from the simulator"),
     ("apt install", "the gate installs the package on a copy of the machine"),
     ("packaging/build.sh", "the gate runs it"),
+    ("cargo install cargo-auditable cargo-deb", "the gate installs them"),
     ("minisign ", "the gate verifies the release that it made"),
     ("sha256sum ", "the gate verifies the release that it made"),
     ("packaging/verify.sh ", "the gate verifies the release that it made"),
-    ("pip install cargo-zigbuild", "the gate installs them"),
+    (
+        "python3 -m venv venv && . venv/bin/activate && pip install cargo-zigbuild",
+        "the gate installs them",
+    ),
     ("rustup target add ", "the gate installs them"),
     ("tar -xzf pillarbox-", "the gate runs the archive's binary"),
     ("install -m 755 pillarbox-", "the gate runs the archive's binary"),

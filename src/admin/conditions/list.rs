@@ -376,9 +376,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ).found_by_each_node(),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Delivery events could not be read in full and were set aside as dead letters",
-        "List them: pillarbox dead-letter list. Suppress recipients that could not be read, and \
-         find out what else writes to the queue; then clear the list: pillarbox dead-letter clear \
-         --all",
+        "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a bounce \
+         or a complaint, suppress its recipients by hand. If it is not from SES, find out what else \
+         writes to the queue. Then clear the list: pillarbox dead-letter clear --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
                 "{} could not be read in full and {} set aside",
@@ -560,8 +560,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
         "The process ended before it sent messages; those messages have failed",
-        "List the messages: pillarbox message list --status failed. Their senders must post them \
-         again with new keys. Then run: pillarbox status --acknowledge",
+        "List the messages: pillarbox message list --status failed. If the error of one says that SES \
+         may have it, look for an event first. Senders must post the others again with new keys. Then \
+         run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
             let message = format!(
                 "The process ended before it sent {}, last at {}; that mail has failed",
@@ -571,8 +572,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
-        "If a newer version made them, install it again. Otherwise discard them, so that those of \
-         this process can be kept: pillarbox bodies drop",
+        "Discard them: pillarbox bodies drop. Their messages cannot be saved, and until then the \
+         service manager keeps no bodies of this process",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
             found.says(format!(
                 "Bodies of an earlier process cannot be used: {why}; their messages have failed"));

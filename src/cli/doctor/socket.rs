@@ -173,8 +173,8 @@ fn bodies(bodies: &Bodies) -> Finding {
         Some(why) => Finding::warning(
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
-            "if a newer version made them, install it again; otherwise discard them: pillarbox \
-             bodies drop",
+            "discard them: pillarbox bodies drop. Their messages cannot be saved, and until then the \
+             bodies of this process are not kept",
         ),
         None => Finding::ok(ABOUT, summary),
     }

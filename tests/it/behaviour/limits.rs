@@ -86,6 +86,8 @@ async fn a_limit_of_a_day_holds_for_every_way_in() {
     assert_eq!(submit(&["a@x.org", "b@x.org", "c@x.org"]).await, "451 4.7.1");
     assert_eq!(submit(&["a@x.org", "b@x.org"]).await, "250 2.0.0");
     assert_eq!(submit(&["a@x.org"]).await, "451 4.7.1");
+    let metrics = server.operator("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("pillarbox_smtp_refusals_total{code=\"451 4.7.1\"} 2"), "{metrics}");
     let many: Vec<String> = (0..11).map(|number| format!("a{number}@x.org")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert_eq!(submit(&many).await, "550 5.7.1");

@@ -84,6 +84,8 @@ async fn a_proof_after_the_retries_were_exhausted_corrects_the_record() {
     let id = sim.accept_singles(0, 1).await[0];
     sim.run_until_empty(Duration::from_mins(1), STEP).await;
     assert_eq!(sim.failure(id), Some(FailureCode::RetriesExhausted));
+    let message = sim.message(id).failure().unwrap().message.clone();
+    assert!(message.contains("SES may have accepted the message"), "{message}");
     sim.prove_sent(id).await;
     assert_eq!((sim.status(id), sim.provider.calls_of(id).len()), (Status::Sent, 1));
 }
