@@ -350,10 +350,7 @@ impl<P: Provider> Dispatcher<P> {
         match (before, now) {
             (BreakerState::Closed, BreakerState::Closed) => return,
             (BreakerState::Closed, BreakerState::Open { cause, message }) => {
-                error!(
-                    ?cause,
-                    message, "sending is paused; single calls test the provider until it works"
-                );
+                error!(?cause, message, "sending is paused; single calls test the provider");
                 self.doubted.notify_one();
             }
             (BreakerState::Open { .. }, BreakerState::Closed) => {
@@ -694,9 +691,7 @@ impl<P: Provider> Dispatcher<P> {
         if let Err(error) = ended
             && error.is_panic()
         {
-            error!(
-                "a fault in the service: recording an outcome panicked; its message fails later"
-            );
+            error!("a fault in pillarbox: recording an outcome panicked; its message fails later");
         }
     }
 

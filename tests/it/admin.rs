@@ -253,7 +253,10 @@ async fn one_connection_takes_several_calls_and_bad_ones_are_refused() {
         ("200 OK", r#"{"organisations":[]}"#),
         ("400 Bad Request", "does not understand this call organisation-add (expected"),
         ("405 Method Not Allowed", "it allows POST"),
-        ("422 Unprocessable Entity", r#"{"error":{"code":"Refused","message":"no service runs"#),
+        (
+            "422 Unprocessable Entity",
+            r#"{"error":{"code":"Refused","message":"this needs a running service"#,
+        ),
     ];
     let answers: Vec<_> = answers.split("HTTP/1.1 ").skip(1).collect();
     assert_eq!(answers.len(), expected.len(), "{answers:?}");

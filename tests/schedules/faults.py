@@ -113,9 +113,9 @@ FAULTS = [
         "src/store/redb/database.rs",
         [
             (
-                "        let published = PublishedTables::open(database)?;\n",
+                "        let published = published_tables(database)?;\n",
                 "        self.recent_rows.clear();\n"
-                "        let published = PublishedTables::open(database)?;\n",
+                "        let published = published_tables(database)?;\n",
             )
         ],
     ),
@@ -158,13 +158,22 @@ FAULTS = [
         "src/store/redb/writer/thread.rs",
         [
             (
-                "    if let Written::Durably(effects) = written {\n"
-                "        shared.memory.metrics.committed(operations.len(),",
-                "    let count = operations.len();\n    answer(operations, Ok(()));\n"
-                "    if let Written::Durably(effects) = written {\n"
-                "        shared.memory.metrics.committed(count,",
+                "            outcome = Ok(());\n        }\n        answer(operations, outcome);\n",
+                "        }\n",
             ),
-            ("        }\n    }\n    answer(operations, Ok(()));\n", "        }\n    }\n"),
+            (
+                "        let Attempt { operations, written, started } = batch;\n",
+                "        let Attempt { operations, written, started } = batch;\n"
+                "        let count = operations.len();\n"
+                "        if matches!(written, Written::Durably(_)) {\n"
+                "            outcome = Ok(());\n"
+                "        }\n"
+                "        answer(operations, outcome);\n",
+            ),
+            (
+                "memory.metrics.committed(operations.len(),",
+                "memory.metrics.committed(count,",
+            ),
         ],
     ),
 ]

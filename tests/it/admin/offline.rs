@@ -111,7 +111,10 @@ async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     // It cannot be sent any more, and it has not failed yet.
     let cancelled = offline.command(&["message", "cancel", &id]).await;
     assert_eq!(cancelled.code, 1, "{cancelled:?}");
-    assert!(cancelled.err.contains("the next start fails what is still queued"), "{cancelled:?}");
+    assert!(
+        cancelled.err.contains("otherwise it fails them with body_lost_on_restart"),
+        "{cancelled:?}"
+    );
     let (_, recovery) = Store::open(directory, now).unwrap();
     assert_eq!(recovery.bodies_lost, 1);
 }

@@ -587,7 +587,7 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
             format!("pending messages of the last process continue messages={}", 5 * life);
         assert!(server.log().contains(&expected), "{}", server.log());
         let said = bodies(&site);
-        assert!(said["unreadable"].as_str().unwrap().contains("no arena"), "{said}");
+        assert!(said["unreadable"].as_str().unwrap().contains("not made by pillarbox"), "{said}");
         assert_eq!(said["keeper"]["kind"], "serviceManager", "{said}");
         Finished::run(site.command(&["restart", "--json"])).await.json();
         assert_eq!(bodies(&site)["unreadable"], said["unreadable"]);

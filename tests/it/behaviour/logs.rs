@@ -98,7 +98,7 @@ async fn every_line_about_a_request_has_the_id_that_its_client_was_given() {
         (id_of(&stranger), "Unauthorized"),
         (id_of(&nowhere), "NotFound"),
         (id_of(&method), "MethodNotAllowed"),
-        (id_of(&fault), "a row of the store cannot be read"),
+        (id_of(&fault), "a row of the store is damaged"),
         (no_http, "BadRequest"),
         (no_body, "BadRequest"),
     ];

@@ -350,7 +350,7 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         assert!(failed.err.contains("operator_lisen"), "{failed:?}");
         assert!(begun.elapsed() >= Duration::from_secs(wait));
         let status = manager.wait_for("STATUS=the start failed", failures);
-        let expected = format!("({failures}): ");
+        let expected = format!("({failures} in a row): ");
         assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
         assert!(status.contains("12 KiB"), "{status}");
         let unread = "the number of messages is unknown: they were not made by pillarbox";

@@ -119,8 +119,12 @@ async fn a_call_under_way_is_not_followed_by_another() {
     let cases = [
         (Answer::Refuse(ProblemKind::Unavailable), Acceptance::Excluded, "was not sent"),
         (Answer::Refuse(ProblemKind::Throttled), Acceptance::Excluded, "was not sent"),
-        (Answer::Lose, Acceptance::Possible, "is unknown"),
-        (Answer::AcceptSlowly, Acceptance::Possible, "is unknown"),
+        (Answer::Lose, Acceptance::Possible, "it is unknown whether the message was accepted"),
+        (
+            Answer::AcceptSlowly,
+            Acceptance::Possible,
+            "it is unknown whether the message was accepted",
+        ),
     ];
     for (answer, expected, words) in cases {
         let sim = sim(settings()).await;
