@@ -230,7 +230,7 @@ async fn a_call_under_way_is_counted_and_not_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_that_races_with_calls_counts_each_message_once() {
     const MESSAGES: usize = 1_500;
-    let site = Site::with("[sending]\nmax_rate = 300", Options::default()).await;
+    let site = Site::with("[sending]\nmax_rate = 100", Options::default()).await;
     site.simulator.set_latency(Duration::from_millis(200));
     let server = site.start();
     let ids = send_many(&server, MESSAGES).await;
