@@ -73,7 +73,7 @@ impl Service {
         match tls.replace(&files(configured)) {
             Ok(()) => self.config.tls = Some(configured.clone()),
             Err(error) => {
-                error!(%error, "the new certificate cannot be used; the old one stays in use until this is corrected")
+                error!(%error, "the new certificate cannot be used; the old one stays in use until this is corrected");
             }
         }
     }

@@ -71,7 +71,7 @@ pub(super) fn remove(directory: &Path, prefix: &str) {
             Ok(true) => tracing::info!(%path, "removed a file that a killed process left"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%path, %error, "a file that a killed process left could not be deleted")
+                tracing::warn!(%path, %error, "a file of a killed process could not be deleted");
             }
         }
     }
