@@ -20,7 +20,7 @@ require() {
 install_cargo() {
     local root="$TOOLS/$1-$2"
     if [[ ! -x "$root/bin/$1" ]]; then
-        cargo install "$1" --debug --locked --version "$2" --root "$root" --target-dir "$TOOLS/build"
+        CARGO_PROFILE_DEV_DEBUG=0 cargo install "$1" --debug --locked --version "$2" --root "$root" --target-dir "$TOOLS/build"
         rm -rf "$TOOLS/build"
     fi
     PATH="$root/bin:$PATH"
