@@ -133,7 +133,7 @@ impl PausedDomains {
         }
         paused.remove(&key);
         self.queue.resume_domain(organisation, domain);
-        info!(%domain, "the provider accepts messages from this domain again");
+        info!(%domain, "the provider takes messages from this domain again");
     }
 
     /// Compares the paused domains with the directory. One that has been found to be verified since
@@ -156,7 +156,7 @@ impl PausedDomains {
                 News::Verified => {
                     (pause.until, pause.failures) = (now, 0);
                     self.queue.pause_domain(*organisation, name, now);
-                    info!(domain = %name, "the domain is verified; one message is sent at once to test it");
+                    info!(domain = %name, "the domain is verified; a message tries it at once");
                     true
                 }
                 News::Replaced => {
