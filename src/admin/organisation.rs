@@ -163,8 +163,10 @@ pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Orga
     ];
     let mut changes = Vec::new();
     for (period, text) in given {
-        if let Some(text) = text.or_else(|| call.none.then(|| "none".to_owned())) {
-            changes.push((period, limit_of(period, &text)?));
+        match text {
+            Some(text) => changes.push((period, limit_of(period, &text)?)),
+            None if call.none => changes.push((period, None)),
+            None => {}
         }
     }
     if changes.is_empty() {

@@ -153,12 +153,14 @@ impl SignIn {
 
     fn transport(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Transport {
         const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-        match peer {
+        if self.is_proxy(peer) {
             // A proxy on this machine may have clients elsewhere.
-            _ if self.is_proxy(peer) => match only(headers, &FORWARDED_PROTO) {
+            return match only(headers, &FORWARDED_PROTO) {
                 Some(scheme) if scheme.eq_ignore_ascii_case("https") => Transport::Tls,
                 _ => Transport::Open,
-            },
+            };
+        }
+        match peer {
             Some(peer) if peer.to_canonical().is_loopback() => Transport::Loopback,
             _ => Transport::Open,
         }

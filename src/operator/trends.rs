@@ -60,16 +60,18 @@ impl Trends {
             let stored = one.id.and_then(|id| last_day.get(&id)).copied().unwrap_or_default();
             if stored.changes() >= since_start.changes() { stored } else { since_start }
         };
-        let minutes = |one: &NamedCounts| self.minutes.since(one.id, &one.counts);
-        let of = |counts: &dyn Fn(&NamedCounts) -> OrganisationCounts| {
-            let own = |one: &NamedCounts| NamedCounts { counts: counts(one), ..one.clone() };
-            organisations.iter().map(own).collect()
+        let minutes = |one: &NamedCounts| NamedCounts {
+            counts: self.minutes.since(one.id, &one.counts),
+            ..one.clone()
         };
         Recent {
             is_stuck: self.progress.0.elapsed() >= STUCK,
             totals: snapshot.totals.since(self.totals.beginning()),
-            minutes: of(&minutes),
-            day: of(&day),
+            minutes: organisations.iter().map(minutes).collect(),
+            day: organisations
+                .into_iter()
+                .map(|one| NamedCounts { counts: day(&one), ..one })
+                .collect(),
         }
     }
 }

@@ -51,8 +51,9 @@ impl Damage {
 
     /// Forgets a suppression's row: it was removed or written anew.
     pub(super) fn forget_suppression(&self, scope: u32, address: &str) {
-        let id = suppression_id(scope);
-        let is_it = |row: &DamagedRow| row.id == id && row.address.as_deref() == Some(address);
+        let is_it = |row: &DamagedRow| {
+            row.address.as_deref() == Some(address) && row.id == suppression_id(scope)
+        };
         locked(&self.0).retain(|row| !is_it(row));
     }
 

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use tokio::sync::watch;
 
-use crate::error::{DamagedRow, RowError};
+use crate::error::DamagedRow;
 use crate::listing::{self, ReadSlot};
 use crate::record::{
     EventKey, FeedRow, ReportedChange, decode_event, decode_feed, decode_message, decode_overturned,
@@ -293,8 +293,7 @@ impl Referred {
 }
 
 fn missing(table: Table, id: MessageId) -> DamagedRow {
-    let reason = RowError::Invalid("it is missing, although the feed refers to it");
-    DamagedRow::new(table.as_str(), id, &reason)
+    DamagedRow::new(table.as_str(), id, "it is missing, although the feed refers to it")
 }
 
 pub(super) fn event_key(message: MessageId, key: &EventKey) -> Key {

@@ -356,7 +356,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
                      from 5 % on");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).is_about(name).affects(Bounced, organisation, None).of_day(s.at);
+                found.says(message).names("ORG", name).affects(Bounced, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
@@ -370,7 +370,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
                     "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
                      from 0.1 % on");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).is_about(name).affects(Complained, organisation, None).of_day(s.at);
+                found.says(message).names("ORG", name).affects(Complained, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
