@@ -192,8 +192,8 @@ impl PostgresStore {
         feed::confirm(&shared, &writer).await?;
         let confirming = feed::confirm_others(Arc::clone(&shared), Arc::clone(&writer));
         tasks.spawn(Task::FeedConfirmation, confirming);
-        shared.listers.get().await?;
         shared.feed.follow(&*shared.readers.get().await?).await?;
+        shared.listers.get().await?;
         tasks.spawn(Task::SignsOfLife, node::live(Arc::clone(&shared)));
         tasks.spawn(Task::OtherNodesChanges, follow(Arc::clone(&shared)));
         tasks.spawn(Task::DatabaseState, cluster::watch_database(Arc::clone(&shared)));
