@@ -696,6 +696,8 @@ struct Dev {
     operators: Address,
     /// `dev` ends if its output cannot be written.
     _output: BufReader<std::process::ChildStdout>,
+    /// Place of its temporary files: a process that is killed removes none.
+    _temporary: tempfile::TempDir,
 }
 
 /// The host and port of a listener.
@@ -703,12 +705,14 @@ struct Address(String);
 
 impl Dev {
     fn start() -> Self {
+        let temporary = tempfile::tempdir().unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
             .args(["--smtp-listen", "127.0.0.1:0", "--resend-listen", "127.0.0.1:0"])
             // So that its metrics have their labels.
             .args(["--webhook", "http://127.0.0.1:1/"])
             .env_clear()
+            .env("TMPDIR", temporary.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -723,7 +727,7 @@ impl Dev {
             }
         };
         let (clients, operators) = (told("address "), told("page "));
-        Self { process, clients, operators, _output: output }
+        Self { process, clients, operators, _output: output, _temporary: temporary }
     }
 }
 

@@ -151,12 +151,11 @@ impl Examiner<'_> {
             Skew::Behind(_) => format!("{apart} behind AWS's"),
             Skew::Ahead(_) => format!("{apart} ahead of AWS's"),
         };
+        let refused = "AWS refuses requests if the difference is 5 minutes or more";
         if skew.apart() >= SKEW_REFUSED {
-            let message = format!("{message}; AWS refuses requests from 5 minutes on");
-            Finding::not_ok(ABOUT, message, ADVICE)
+            Finding::not_ok(ABOUT, format!("{message}; {refused}"), ADVICE)
         } else if skew.apart() >= SKEW_WARNING {
-            let message = format!("{message}; at 5 minutes AWS refuses requests");
-            Finding::warning(ABOUT, message, ADVICE)
+            Finding::warning(ABOUT, format!("{message}; {refused}"), ADVICE)
         } else {
             Finding::ok(ABOUT, "agrees with AWS's to within a minute")
         }

@@ -197,7 +197,8 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was removed, and no message from it is sent any more. Not all queued messages \
-             are recorded as failed yet ({error}); the service records each when it would send it"
+             are recorded as failed yet ({error}); the service records each of the others when its \
+             turn to be sent comes"
         ))
     })?;
     Ok(DomainRemoved {

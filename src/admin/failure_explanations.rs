@@ -39,16 +39,18 @@ const EVENTS: [Explanation; 8] = [
     ),
     told(
         "stopped_at_ses",
-        "SES did not send the message: the address is on a suppression list at SES, or its check of \
-         addresses failed",
-        "If the address works again, remove it from the list at SES: pillarbox suppression remove \
-         --at-ses --org ORG ADDRESS. It is not suppressed in this service",
+        "SES did not send the message: the address is on a suppression list at SES, or SES found it \
+         not valid",
+        "If the bounce's subtype is OnAccountSuppressionList and the address works again, remove it \
+         from the list at SES: pillarbox suppression remove --at-ses --org ORG ADDRESS. It is not \
+         suppressed in this service",
     ),
     told(
         "complaint",
-        "The recipient reported the message as spam",
-        "Send no more to this person unless they ask for it. The suppression stops more mail to \
-         them",
+        "The recipient's mailbox provider passed on a complaint. Unless its feedback type is \
+         not-spam, the recipient marked the message as spam",
+        "Send no more to this person unless they ask for it. If the complaint suppressed the \
+         address, the suppression stops more mail to them",
     ),
     told(
         "reject",
@@ -80,12 +82,12 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         FailureCode::BodyLostOnRestart => (
             "The process ended while the message was pending, and nothing kept its body",
             "If its error says that SES may have it, look for an event of the message first. \
-             Otherwise post it again from the application with a new key. What keeps bodies: \
-             pillarbox bodies",
+             Otherwise post it again from the application with a new idempotency key. What keeps \
+             bodies: pillarbox bodies",
         ),
         FailureCode::ProviderRejected => (
             "SES refused this message for good, for the reason that it names",
-            "Correct the message and post it again with a new key",
+            "Correct the message and post it again with a new idempotency key",
         ),
         FailureCode::ProviderUnavailable => (
             "SES could not be reached, or had a fault",
@@ -109,7 +111,7 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         FailureCode::RetriesExhausted => (
             "No attempt is known to have succeeded within sending.retry_for",
             "Find out why the attempts failed. If an answer was lost, look for an event of the \
-             message first. Otherwise post it again from the application with a new key",
+             message first. Otherwise post it again from the application with a new idempotency key",
         ),
         FailureCode::OutcomeUnknown => (
             "The answer of SES was lost, so SES may have the message",
@@ -119,23 +121,23 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
             "A recipient became suppressed after the message was accepted, because of a bounce or \
              a complaint, or by an operator",
             "If the address works again, remove the suppression and post the message again from \
-             the application with a new key",
+             the application with a new idempotency key",
         ),
         FailureCode::DomainUnverified => (
             "The sender's domain no longer belongs to the organisation",
             "Nothing, if this was intended. Otherwise add the domain again: pillarbox domain add \
              --org NAME DOMAIN. Once it is verified, post the message again from the application \
-             with a new key",
+             with a new idempotency key",
         ),
         FailureCode::Cancelled => (
             "The application or an operator cancelled the message, or its organisation was removed",
             "Nothing, if this was intended. Otherwise post it again from the application with a \
-             new key",
+             new idempotency key",
         ),
         FailureCode::Expired => (
             "The message was not sent within its own time (expiresIn)",
             "Find out what delayed it. If an answer was lost, look for an event of the message \
-             first. If it is still useful, post it again from the application with a new key",
+             first. If it is still useful, post it again from the application with a new idempotency key",
         ),
     };
     told(code.as_str(), cause, advice)

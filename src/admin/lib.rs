@@ -404,12 +404,12 @@ calls! {
         #[arg(long, value_name = "WORDS")]
         #[serde(skip_serializing_if = "Option::is_none")]
         subject: Option<String>,
-        /// Only messages accepted at or after this time (2027-01-31T12:00:00Z), the beginning of this
-        /// day (2027-01-31) or this duration until now (2h).
+        /// Only messages accepted at or after this time (2027-01-31T12:00:00Z), on or after this
+        /// day (2027-01-31), or within this duration (2h for the last two hours).
         #[arg(long = "since", value_name = "TIME")]
         #[serde(skip_serializing_if = "Option::is_none")]
         from: Option<String>,
-        /// Only messages accepted before this time, day or duration until now.
+        /// Only messages accepted before this time or day, or longer ago than this duration.
         #[arg(long, value_name = "TIME")]
         #[serde(skip_serializing_if = "Option::is_none")]
         until: Option<String>,

@@ -107,7 +107,7 @@ struct LetterOptions {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct ReplayOptions {
-    /// Time (2027-01-31T12:00:00Z), day (2027-01-31) or duration until now (2h).
+    /// Time (2027-01-31T12:00:00Z), day (2027-01-31) or how long ago (2h).
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Identifier of the event.

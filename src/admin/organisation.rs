@@ -227,8 +227,8 @@ pub(super) async fn remove(admin: &Admin, call: OrganisationRemove) -> Result<Or
     let (cancelled, nodes_without_answer) = cancelled.map_err(|error| {
         Refusal::new(format!(
             "{name} was removed, and none of its messages is sent any more. Not all queued \
-             messages are recorded as cancelled yet ({error}); the service records each when it \
-             would send it"
+             messages are recorded as cancelled yet ({error}); the service records each of the \
+             others when its turn to be sent comes"
         ))
     })?;
     Ok(OrganisationRemoved {

@@ -43,10 +43,13 @@ impl From<ListError> for Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let advice = match error {
-            StoreError::Unavailable => "make room or repair the disk, then try again",
+            StoreError::Unavailable => {
+                "make room on the disk or repair it (with PostgreSQL: check the database and the \
+                 network to it), then try again"
+            }
             StoreError::FileLost => {
-                "see pillarbox status for what to do; pillarbox backup FILE saves what the service \
-                 holds"
+                "see pillarbox status for what to do; unless the file was overwritten, pillarbox \
+                 backup FILE saves what the service holds"
             }
             StoreError::OutcomeOpen => "check whether it was made before you try again",
             StoreError::Damaged => "restore a backup of the data directory",
@@ -75,7 +78,7 @@ pub(super) fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
         .map_err(|_| {
             Refusal::new(format!(
                 "{text:?} is not a time such as 2027-01-31T12:00:00Z, a day such as 2027-01-31, or \
-                 a duration until now such as 2h"
+                 a duration such as 2h for two hours ago"
             ))
         })
 }

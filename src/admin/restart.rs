@@ -134,8 +134,8 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
     let pending = facts.bodies.queue.pending().messages;
     if pending > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
         return Err(Refusal::new(format!(
-            "{pending} messages are pending, and their bodies cannot be kept for the next program; wait \
-             until they are sent, or stop the service: it sends what it can"
+            "messages are pending ({pending}), and their bodies cannot be kept for the next \
+             program; wait until they are sent, or stop the service: it sends what it can"
         )));
     }
     if restarts.asked.send_replace(true) {

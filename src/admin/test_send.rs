@@ -139,7 +139,9 @@ fn said(refusal: &intake::Refusal) -> Refusal {
             "the queue is full; to see what slows down sending: pillarbox status".to_owned()
         }
         intake::Refusal::StorageUnavailable => {
-            "the store refuses writes: make room on the disk, or repair it".to_owned()
+            "the store refuses writes: make room on the disk, or repair it; with PostgreSQL, check \
+             the database and the network to it"
+                .to_owned()
         }
         intake::Refusal::OutcomeOpen => {
             "the store did not answer in time, so the message may still be sent".to_owned()

@@ -253,7 +253,7 @@ impl ApiError {
             }
             Self::TooManyListings => {
                 let message =
-                    "too many requests for lists of your organisation are waiting; try again later";
+                    "your organisation has too many list requests waiting; try again later";
                 (message.into(), None, Some(RETRY_AT_ONCE_SECONDS))
             }
             Self::Paused => {
@@ -268,13 +268,13 @@ impl ApiError {
             }
             Self::OutcomeOpen => {
                 let message = "the storage did not answer in time: the message may have been \
-                               accepted and be sent; repeat the request with the same \
+                               accepted, and may still go out; repeat the request with the same \
                                idempotency key";
                 (message.into(), None, Some(STORAGE_RETRY_SECONDS))
             }
             Self::HolderSilent => {
-                let message = "the node that holds the message does not answer: the message may \
-                               still be cancelled or be sent; try again later";
+                let message = "the node that holds the message does not answer: it is not known \
+                               whether the message will be cancelled or sent; try again later";
                 (message.into(), None, Some(HOLDER_RETRY_SECONDS))
             }
         };

@@ -54,7 +54,8 @@ impl Backup {
         let bytes = copy.finish(rows)?;
         let done = BackupDone { file: self.file, rows, bytes };
         Ok(session.show(&done, |done| {
-            format!("{} has {} rows in {} bytes\n", done.file.display(), done.rows, done.bytes)
+            let rows = several(done.rows, "row");
+            format!("{} has {rows} in {} bytes\n", done.file.display(), done.bytes)
         }))
     }
 }
@@ -113,7 +114,8 @@ impl Restore {
         let now = Clock::system().now();
         let restored = candidate.install(existing, now).map_err(|error| match error {
             error @ RestoreError::Exists { .. } => CliError::Refused(format!(
-                "{error}; --replace puts the backup in its place, and keeps it under another name"
+                "{error}; --replace puts the backup in its place, and keeps the old data file \
+                 under another name"
             )),
             error => error.into(),
         })?;

@@ -69,8 +69,8 @@ fn text(bodies: &Shown) -> String {
     }
     let stop = match bodies.keeper {
         Keeper::ServiceManager => {
-            "systemd 254 and later keeps the bodies until systemctl clean --what=fdstore; earlier \
-             versions drop them"
+            "systemd 254 and later versions keep the bodies until systemctl clean --what=fdstore; \
+             earlier versions drop them"
         }
         Keeper::Nobody { .. } | Keeper::NotWanted => "bodies that the drain does not send are lost",
     };

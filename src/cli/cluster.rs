@@ -9,6 +9,7 @@ use crate::backup;
 use crate::connect::{self, Format};
 use crate::error::CliError;
 use crate::output::Progress;
+use pillarbox_admin::conditions::several;
 use pillarbox_config::StoreConfig;
 use pillarbox_runtime::clock::Clock;
 use pillarbox_service as service;
@@ -88,19 +89,23 @@ fn refusal(error: &ImportError) -> String {
 
 fn told(done: &Imported) -> String {
     let mut text = format!(
-        "imported {} messages, {} organisations, {} keys and {} suppressions ({} rows)\n",
-        done.messages, done.organisations, done.keys, done.suppressions, done.rows
+        "imported {}, {}, {} and {} ({})\n",
+        several(done.messages, "message"),
+        several(done.organisations, "organisation"),
+        several(done.keys, "key"),
+        several(done.suppressions, "suppression"),
+        several(done.rows, "row")
     );
     if done.pending > 0 {
         let _ = writeln!(
             text,
-            "{} messages were not sent yet: their bodies are gone, and the first node that starts \
-             fails them",
+            "messages that were not sent yet: {}; their bodies are gone, and the first node that \
+             starts fails them",
             done.pending
         );
     }
     if done.left_out > 0 {
-        let _ = writeln!(text, "{} rows cannot be read and were left out", done.left_out);
+        let _ = writeln!(text, "left out {}, which cannot be read", several(done.left_out, "row"));
     }
     text + "Start the nodes.\n"
 }

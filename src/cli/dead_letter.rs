@@ -1,6 +1,7 @@
 //! `dead-letter`: documents of the provider that could not be read.
 
 use crate::output::{Table, escaped};
+use pillarbox_admin::conditions::several;
 use pillarbox_admin::dead_letter::{DeadLetterShown, DeadLetters};
 
 /// Length of an id in a table, in characters; it does for the other commands.
@@ -28,4 +29,8 @@ pub(super) fn with_document(shown: &DeadLetterShown) -> String {
     lines.push(String::new());
     lines.extend(document.lines().map(escaped));
     lines.join("\n") + "\n"
+}
+
+pub(super) fn cleared(documents: usize) -> String {
+    format!("cleared {}\n", several(documents as u64, "dead letter"))
 }

@@ -219,14 +219,13 @@ impl Report {
         let (faults, warnings) = (count(Verdict::NotOk), count(Verdict::Warning));
         let document = Document { ok: faults == 0, checks: &self.findings };
         let report = self.format.show(&document, |_| match (faults, warnings) {
-            (0, 0) => "\nNothing is wrong.\n".to_owned(),
-            (0, 1) => "\nNothing is wrong; one thing deserves a look.\n".to_owned(),
-            (0, more) => format!("\nNothing is wrong; {more} things deserve a look.\n"),
+            (0, 0) => "\nNo check found a fault.\n".to_owned(),
+            (0, 1) => "\nNo check found a fault; one thing deserves a look.\n".to_owned(),
+            (0, more) => format!("\nNo check found a fault; {more} things deserve a look.\n"),
             (_, _) => String::new(),
         });
         if faults > 0 {
-            let what =
-                format!("{faults} of the checks found a fault that stops pillarbox from working");
+            let what = format!("{faults} of the checks found a fault");
             return Err(CliError::Reported { report, what });
         }
         Ok(report)

@@ -148,7 +148,7 @@ commands! {
     DeadLetter {
         List(DeadLetterList): dead_letter::table;
         Show(DeadLetterShow): dead_letter::with_document;
-        Clear(DeadLetterClear): |done| format!("cleared {} dead letters\n", done.cleared);
+        Clear(DeadLetterClear): |done| dead_letter::cleared(done.cleared);
     }
     Node {
         List(NodeList): node::table;

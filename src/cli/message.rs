@@ -157,7 +157,7 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));
     lines.extend(record.sent_at.clone().map(|at| ("sent", at)));
     lines.extend(record.ses_message_id.clone().map(|id| ("SES's id", id)));
-    lines.extend(shown.idempotency_key.clone().map(|key| ("key", key)));
+    lines.extend(shown.idempotency_key.clone().map(|key| ("idempotency key", key)));
     lines.extend(shown.suppressions.iter().map(|one| {
         let whose = one.organisation.as_deref().unwrap_or("all organisations");
         ("suppressed", format!("{} for {whose}, since {} ({})", one.address, one.since, one.reason))
@@ -166,7 +166,7 @@ pub(super) fn shown(shown: &MessageShown) -> String {
     for (name, value) in lines {
         let style = if name == "outcome" { style_of(&value) } else { Style::new() };
         let value = painted(&escaped(&value), style);
-        let _ = writeln!(text, "{:14}{value}", format!("{name}:"));
+        let _ = writeln!(text, "{:17}{value}", format!("{name}:"));
     }
     let mut table = Table::new(["WHEN", "WHAT", "ATTEMPT", "DETAIL"]);
     for entry in &shown.timeline {

@@ -83,8 +83,8 @@ fn shown(restarted: &Restarted) -> String {
         format!("the process was {} and is now {}", from.process, to.process)
     };
     format!(
-        "restarted: {versions} answers; {process}; {} pending. Changes of the unit, of its \
-         environment file or of its credentials need systemctl restart\n",
+        "restarted: {versions} answers; {process}; {} pending. Changes to the unit, its \
+         environment file or its credentials need systemctl restart\n",
         several(to.pending_messages as u64, "message")
     )
 }

@@ -61,7 +61,8 @@ impl Status {
         if self.acknowledge {
             let acknowledged = session.run(Acknowledge {}, |answer| match &answer.lost_messages {
                 Some(LostMessages { messages, last_at }) => {
-                    format!("acknowledged: {messages} lost messages, the last at {last_at}\n")
+                    let lost = several(*messages, "lost message");
+                    format!("acknowledged: {lost}, the last at {last_at}\n")
                 }
                 None => "there are no lost messages to acknowledge\n".to_owned(),
             });
@@ -178,8 +179,9 @@ fn shown(status: &ServiceStatus) -> String {
     }
     if let Some(ClockJump { explanation, since, .. }) = &status.clock_jump {
         let text = format!(
-            "it {explanation}. Since {since} nothing is purged and no idempotency key expires. If \
-             the clock is wrong, set it. If it is right, confirm it: pillarbox clock confirm"
+            "it {explanation}. Since {since} nothing has been purged and no idempotency key has \
+             expired. If the clock is wrong, set it. If it is right, confirm it: pillarbox clock \
+             confirm"
         );
         lines.push(("clock", text));
     }
@@ -187,8 +189,8 @@ fn shown(status: &ServiceStatus) -> String {
         let text = format!(
             "{messages}; the process ended before it sent that mail, last at {last_at}. List it \
              with: pillarbox message list --status failed. If an error says that SES may have the \
-             message, look for an event first. Senders must post the others again with new keys. Then \
-             run: pillarbox status --acknowledge"
+             message, look for an event first. Senders must post the others again with new \
+             idempotency keys. Then run: pillarbox status --acknowledge"
         );
         lines.push(("lost messages", text));
     }
@@ -257,13 +259,15 @@ fn store(status: &ServiceStatus) -> String {
     }
     let state = if status.store == StoreHealth::Refusing {
         "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
-         disk, or repair it; the store then continues automatically"
+         disk, or repair it; with PostgreSQL, check the database and the network to it. The store \
+         then continues automatically"
     } else if status.store_silent {
         "does not answer. Lost messages and waiting events below are those of its last answer. \
          Check the disk, or the database and the network to it"
     } else if has(status, "store_refusing") {
         "accepts writes now, but refused some within the last minute: those requests were \
-         answered with 503. Make room on the disk, or repair it"
+         answered with 503. Make room on the disk, or repair it; with PostgreSQL, check the \
+         database and the network to it"
     } else {
         "takes writes"
     };
@@ -293,8 +297,8 @@ fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
 
 fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, String)> {
     let Sending { pending_messages, in_flight, pending_bytes, max_pending_bytes, .. } = *sending;
-    let pending =
-        format!("{pending_messages} messages, {in_flight} of them in a call to the provider");
+    let pending = several(pending_messages as u64, "message");
+    let pending = format!("{pending}, {in_flight} in a call to the provider");
     let pace = match sending.recipients_per_second {
         Some(rate) if rate < quota::NO_LIMIT => format!("{rate:.1} recipients per second"),
         Some(_) | None => "no limit".to_owned(),
@@ -324,8 +328,9 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
     let of_unknown_outcome = of_unknown_outcome.into_iter().filter(|(_, calls, _)| *calls > 0);
     lines.extend(of_unknown_outcome.map(|(name, calls, got)| {
         let text = format!(
-            "{calls} calls of the last 5 minutes got {got}. sending.on_unknown decides whether such \
-             messages are sent again, perhaps twice, or fail"
+            "{} of the last 5 minutes got {got}. sending.on_unknown decides whether such messages \
+             are sent again, perhaps twice, or fail",
+            several(calls, "call")
         );
         (name, text)
     }));
@@ -347,11 +352,14 @@ fn stop(loss: &StopLoss) -> String {
         return "would probably lose no message".to_owned();
     }
     let parts = [
-        (loss.waiting_for_provider, "wait for the provider or the store, which makes no progress"),
-        (loss.waiting_for_domain, "wait for a paused domain"),
-        (loss.waiting_for_retry, "wait for a retry after the drain"),
-        (loss.waiting_for_resume, "wait for their organisation to be resumed"),
-        (loss.beyond_pace, "do not fit into the drain at this pace and quota"),
+        (
+            loss.waiting_for_provider,
+            "waiting for the provider or the store, which makes no progress",
+        ),
+        (loss.waiting_for_domain, "waiting for a paused domain"),
+        (loss.waiting_for_retry, "waiting for a retry after the drain"),
+        (loss.waiting_for_resume, "waiting for a paused organisation to be resumed"),
+        (loss.beyond_pace, "beyond what fits into the drain at this pace and quota"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what}")).collect();
@@ -362,7 +370,7 @@ fn stop(loss: &StopLoss) -> String {
              start follows, as after systemctl stop, systemd before 254 drops their bodies"
         );
     }
-    format!("would lose {messages} messages: {parts}")
+    format!("would lose {}: {parts}", several(messages as u64, "message"))
 }
 
 fn queue_memory(in_use: usize, max: usize, full_for: &[String]) -> String {
@@ -434,10 +442,9 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push(("waiting events", text));
     }
     if dead_letters > 0 {
-        let text = format!(
-            "{dead_letters} delivery events could not be read; list them with: pillarbox \
-             dead-letter list"
-        );
+        let unread = several(dead_letters, "delivery event");
+        let text =
+            format!("{unread} could not be read; to list dead letters: pillarbox dead-letter list");
         lines.push(("dead letters", text));
     }
     lines
@@ -467,16 +474,17 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     let TakenIn { unmatched, foreign, .. } = *taken_in;
     if unmatched + foreign > 0 {
         let text = format!(
-            "{unmatched} of these found no message when they arrived; {foreign} named another \
-             organisation than their message and were dropped"
+            "{unmatched} of these found no message when they arrived; {foreign} named a different \
+             organisation from their message's and were dropped"
         );
         lines.push(("unmatched events", text));
     }
     if let Some(trouble) = &taken_in.trouble {
         let text = format!(
-            "events cannot be read now ({trouble}). They wait in the queue, at most for its \
-             retention. Check the network, ses.events.queue_url, and that the credentials allow \
-             sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues automatically"
+            "events cannot be read now ({trouble}). They wait in the SQS queue, for as long \
+             as it retains them. Check the network, ses.events.queue_url, and that the credentials \
+             allow sqs:ReceiveMessage and sqs:DeleteMessage; pillarbox then continues \
+             automatically. After a change of ses.events.queue_url, restart the service"
         );
         lines.push(("events trouble", text));
     }
@@ -486,7 +494,7 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
 pub(super) fn confirmed(confirmed: &ClockConfirmed) -> String {
     match &confirmed.jump {
         Some(jump) => format!(
-            "the clock, {}, is confirmed; nothing was purged since {}\n",
+            "the clock, {}, is confirmed; nothing has been purged since {}\n",
             confirmed.now, jump.since
         ),
         None => format!("the clock, {}, was not in doubt\n", confirmed.now),
@@ -562,8 +570,8 @@ mod tests {
         };
         assert_eq!(
             stop(&loss),
-            "would lose 12 messages: 2 wait for a paused domain, 10 do not fit into the drain at \
-             this pace and quota"
+            "would lose 12 messages: 2 waiting for a paused domain, 10 beyond what fits into the \
+             drain at this pace and quota"
         );
         let kept = StopLoss { messages: 0, left_to_next_start: 12, ..loss };
         let said = stop(&kept);

@@ -127,8 +127,8 @@ pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, C
         addresses => Err(CliError::Reported {
             report,
             what: format!(
-                "pillarbox did its own part, but {addresses} addresses may still be on SES's list; \
-                 correct the error shown above and repeat the command for these addresses"
+                "pillarbox did its own part, but {addresses} of the addresses may still be on \
+                 SES's list; correct the error shown above and repeat the command for each of these"
             ),
         }),
     }

@@ -433,9 +433,9 @@ fn read_resend_listen(reader: &mut Reader, tls: Option<&Tls>) -> Option<SocketAd
     const KEY: &str = "resend_api.listen";
     let listen = reader.take_optional(KEY, values::socket_address)?;
     if tls.is_none() && !listen.ip().is_loopback() {
-        let rule = "without a certificate, the API in Resend's shape listens on a loopback address \
-                    alone, because API keys would be sent unencrypted; give tls.certificate and \
-                    tls.key, or an address such as \"127.0.0.1:8028\"";
+        let rule = "without a certificate, the Resend-compatible API may listen only on a \
+                    loopback address, because API keys would be sent unencrypted; give \
+                    tls.certificate and tls.key, or an address such as \"127.0.0.1:8028\"";
         reader.inconsistent(&[KEY, TLS_FILES[0], TLS_FILES[1]], rule);
     }
     Some(listen)
@@ -449,7 +449,7 @@ impl Smtp {
         };
         if tls.is_none() {
             if smtp.listen.is_some_and(|address| !address.ip().is_loopback()) {
-                let rule = "without a certificate, SMTP listens on a loopback address alone, \
+                let rule = "without a certificate, SMTP may listen only on a loopback address, \
                             because API keys would be sent unencrypted; give tls.certificate and \
                             tls.key, or an address such as \"127.0.0.1:587\"";
                 reader.inconsistent(&["smtp.listen", TLS_FILES[0], TLS_FILES[1]], rule);

@@ -237,7 +237,7 @@ pub(super) fn password(given: &Given) -> Result<SecretString, String> {
     let text = secret_text(given, &allowed)?;
     let password = text.trim_end_matches(['\r', '\n']);
     if password.chars().count() < MIN_PASSWORD_CHARS {
-        return Err(format!("{allowed}; this one has a shorter one"));
+        return Err(format!("{allowed}; the password in this file is shorter"));
     }
     Ok(password.into())
 }

@@ -70,7 +70,9 @@ impl Cause {
             ),
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
-                "Correct them; sending then continues automatically",
+                "Correct them; after a change at AWS, sending continues automatically. After a change \
+                 of credentials on this machine, send SIGHUP; after one of ses.configuration_set, of \
+                 the environment or of /etc/pillarbox/aws, restart the service",
             ),
             Self::ClockWrong => (
                 "AWS refuses calls because this machine's clock is wrong",

@@ -110,15 +110,15 @@ impl AccountFault {
         match self {
             Self::CredentialsMissing => (
                 "Nothing can be sent: there are no AWS credentials to sign with",
-                "Provide credentials, then send SIGHUP. For the environment or /etc/pillarbox/aws, \
-                 restart instead: systemctl restart pillarbox. Messages wait meanwhile. Check \
-                 with: pillarbox doctor --config FILE",
+                "Provide credentials, then send SIGHUP. If they are in the environment or in \
+                 /etc/pillarbox/aws, restart instead: systemctl restart pillarbox. Messages wait \
+                 meanwhile. Check with: pillarbox doctor --config FILE",
             ),
             Self::CredentialsRefused => (
                 "Nothing can be sent: AWS refuses the credentials",
-                "Replace them, then send SIGHUP. For the environment or /etc/pillarbox/aws, \
-                 restart instead: systemctl restart pillarbox. Messages wait meanwhile. Check \
-                 with: pillarbox doctor --config FILE",
+                "Replace them, then send SIGHUP. If they are in the environment or in \
+                 /etc/pillarbox/aws, restart instead: systemctl restart pillarbox. Messages wait \
+                 meanwhile. Check with: pillarbox doctor --config FILE",
             ),
             Self::ClockWrong => (
                 "Nothing can be sent: AWS refuses calls because this machine's clock is wrong",

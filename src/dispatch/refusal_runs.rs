@@ -62,7 +62,8 @@ impl RefusalRuns {
         let said = problem.explained().into_owned();
         warn!(
             organisation = organisation.0,
-            said, "the provider refuses messages of an organisation with the same text; they wait"
+            said,
+            "the provider refuses messages of an organisation with the same error text; they wait"
         );
         run.held.push((sentence, said));
         true

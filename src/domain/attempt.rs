@@ -271,7 +271,7 @@ impl Problem {
     /// while it waits.
     pub fn to_held_failure(&self) -> Failure {
         let message = "the provider refused several messages of the organisation with the same \
-                       text, so a fault in the service's set-up is possible; the message is tried \
+                       error text, so a fault in the service's set-up is possible; the message is tried \
                        again";
         let failure = Failure::new(FailureCode::ProviderUnavailable, message);
         Failure { provider_code: self.provider_code.clone(), ..failure }

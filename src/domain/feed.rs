@@ -265,8 +265,8 @@ pub enum CursorError {
     Foreign,
     /// It was given 90 days ago or earlier.
     #[error(
-        "is older than 90 days, so events between may be gone; leave it out to begin with the \
-         oldest event"
+        "is older than 90 days, so some of the events after it may be gone; leave it out to begin \
+         with the oldest event"
     )]
     Old,
 }

@@ -525,8 +525,9 @@ impl HeaderPolicy {
                     || has_prefix(name, "Resent-")
                     || has_prefix(name, "Content-");
                 is_given.then_some(
-                    "is not a custom header: other fields of the request or SES set sender, \
-                     recipients, date and structure; use the field for it, if there is one",
+                    "is not a custom header: sender, recipients, date and structure come from \
+                     other fields of the request, or from SES; use the field for it, if there is \
+                     one",
                 )
             }
         }

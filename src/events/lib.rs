@@ -117,7 +117,8 @@ impl EventProcessor {
                 }
                 Applied::OtherOrganisation => {
                     warn!(
-                        "an event was dropped, because it names another organisation than its message"
+                        "an event was dropped, because it names a different organisation from its \
+                         message's"
                     );
                     foreign += 1;
                 }
@@ -209,7 +210,7 @@ impl Sorted {
                 }
             }
             Ok(Document::Other(name)) => {
-                debug!(name, "a document of no account was dropped");
+                debug!(name, "a document of a type that pillarbox does not use was dropped");
                 self.types.push(DocumentType::Other);
             }
             Err(error) => {

@@ -66,7 +66,7 @@ impl EventMetrics {
         );
         registry.register(
             "pillarbox_foreign_event_documents",
-            "Event documents that named another organisation than the message's",
+            "Event documents that named a different organisation from their message's",
             self.foreign.clone(),
         );
     }

@@ -146,8 +146,8 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_queue_max_bytes", "Most memory that pending messages may use: sending.max_pending_bytes.",
         Gauge(|s| size(s.sending.max_pending_bytes))),
     ("pillarbox_queue_share_ratio",
-        "Used part of the queue share of the organisation with the most pending bytes; from 1 on, \
-         its new messages are refused.",
+        "Used part of the queue share of the organisation with the most pending bytes; at 1 or \
+         more, its new messages are refused.",
         Gauge(|s| Some(s.sending.greatest_share))),
     ("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
         Gauge(|s| s.sending.rate.limit())),
@@ -219,7 +219,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_nodes", "Nodes on the same store, by their state.", Gauges(nodes)),
     ("pillarbox_node_share", "This node's part of the sending rate of all nodes, from 0 to 1.",
         Gauge(|s| s.nodes.iter().find(|node| node.seen_from == SeenFrom::Itself).map(|node| node.share))),
-    ("pillarbox_postgres_waits_for_standby", "1 while a commit waits for a synchronous standby.",
+    ("pillarbox_postgres_waits_for_standby", "1 if each commit waits for a synchronous standby.",
         Gauge(|s| flag(s.database.as_ref()?.standby == Standby::Synchronous))),
     ("pillarbox_postgres_standby_lost",
         "1 while no commit waits for a standby, but one did since this process started.",
@@ -229,7 +229,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_postgres_transactions_behind",
         "Transactions since the oldest that a snapshot or a replication slot still needs.",
         Gauge(|s| count(s.database.as_ref()?.transactions_behind.unsigned_abs()))),
-    ("pillarbox_events_available", "1 while the service can receive events from the queue.",
+    ("pillarbox_events_available", "1 while the service can receive events from the SQS queue.",
         Gauge(|s| flag(s.events_trouble.is_none()))),
     ("pillarbox_unmatched_events",
         "Stored events about messages that have no record; each is kept for a day.",

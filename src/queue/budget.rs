@@ -142,8 +142,8 @@ impl Budget {
         self.shared.full_for()
     }
 
-    /// The part of its share that the organisation with the most pending bytes has in use; from 1
-    /// on, its new messages are refused.
+    /// The part of its share that the organisation with the most pending bytes has in use; at 1
+    /// or more, its new messages are refused.
     pub fn greatest_share(&self) -> f64 {
         self.shared.greatest_share()
     }

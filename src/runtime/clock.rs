@@ -559,7 +559,8 @@ impl fmt::Display for Jump {
             Cause::Moved => {
                 write!(
                     f,
-                    "jumped: it shows {wall}, but by the time elapsed it should show {expected}"
+                    "jumped: it shows {wall}, but judging by the time that has passed it should \
+                     show {expected}"
                 )
             }
             Cause::Start { stamp } if wall < stamp => {

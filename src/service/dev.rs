@@ -423,7 +423,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
   API key   {key}
   page      {page}
   data      {}
-  caught    {}/simulator/messages{webhook}
+  captured  {}/simulator/messages{webhook}
 
 Send a message:
 

@@ -142,7 +142,7 @@ pub enum ServiceError {
     /// The API in Resend's shape is to be served in clear on an address that is not of this machine
     /// alone.
     #[error(
-        "the API in Resend's shape cannot be served on {address} without a certificate, because \
+        "the Resend-compatible API cannot be served on {address} without a certificate, because \
          API keys would be sent unencrypted; give tls.certificate and tls.key"
     )]
     ResendInClear {

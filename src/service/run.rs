@@ -63,7 +63,7 @@ pub async fn serve(
         tracing::info!("SMTP submission at {address}");
     }
     if let Some(address) = service.resend_address() {
-        tracing::info!("the API in Resend's shape at {address}");
+        tracing::info!("Resend-compatible API at {address}");
     }
     tracing::info!("listening on {}", service.address());
     supervisor::ready();

@@ -161,7 +161,8 @@ impl SesClient {
             }
             (Some(url), excepted) => {
                 let proxy = proxy.proxy_for(url).unwrap_or_default();
-                let excepted = excepted.map(|_| format!(", but those to {}", directly.join(", ")));
+                let excepted =
+                    excepted.map(|_| format!(", except those to {}", directly.join(", ")));
                 format!("calls to AWS go through {proxy}{}", excepted.unwrap_or_default())
             }
         }

@@ -34,7 +34,8 @@ impl Reply {
         "451 4.3.0 the service cannot reach its storage for now: nothing was stored; try again later",
     );
     pub(super) const OUTCOME_OPEN: Self = Self::fixed(
-        "451 4.3.0 the storage did not answer in time: the message may be sent; repeat it unchanged",
+        "451 4.3.0 the storage did not answer in time: the message may still go out; repeat it \
+         unchanged",
     );
     pub(super) const QUEUE_FULL: Self = Self::fixed(
         "451 4.3.1 the queue, or your organisation's share of it, is full; try again later",
@@ -56,7 +57,8 @@ impl Reply {
         Self::fixed("503 5.5.1 wait for the answer to AUTH before the next command");
     pub(super) const MECHANISM: Self = Self::fixed("504 5.5.4 use AUTH PLAIN or AUTH LOGIN");
     pub(super) const NOT_A_LINE: Self = Self::fixed(
-        "521 5.5.2 a line ends in CRLF, has at most 998 octets and no CR, LF or NUL within",
+        "521 5.5.2 each line must end in CRLF, have at most 998 octets, and contain no other CR, \
+         LF or NUL",
     );
     pub(super) const START_TLS_FIRST: Self = Self::fixed("530 5.7.0 use STARTTLS first");
     pub(super) const AUTHENTICATE_FIRST: Self =

@@ -12,7 +12,7 @@ use pillarbox_domain::usage::Exceeded;
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum StoreError {
     /// The disk or the database takes no writes now: nothing was changed; try again later.
-    #[error("the store refuses writes now; the log and `pillarbox status` say why")]
+    #[error("the store refuses writes now; the log says why")]
     Unavailable,
     /// The data file is missing, replaced or overwritten: nothing was changed.
     #[error("the store accepts no changes: its data file is missing, replaced or overwritten")]
@@ -51,7 +51,7 @@ pub enum ListError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Too many listings of the same organisation, or of the operators, wait already.
-    #[error("too many requests for lists are waiting; try again later")]
+    #[error("too many list requests are waiting; try again later")]
     TooMany,
 }
 

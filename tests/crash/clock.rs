@@ -429,7 +429,7 @@ async fn operators_are_told_what_stands_still_since_when_and_what_to_do() {
     assert!(metrics.contains("\npillarbox_clock_jumped 1.0\n"), "{metrics}");
     let told = place.command(&["status"]).await;
     assert!(told.contains("in doubt"), "{told}");
-    assert!(told.contains(&format!("Since {NOON} nothing is purged")), "{told}");
+    assert!(told.contains(&format!("Since {NOON} nothing has been purged")), "{told}");
     assert!(told.contains("pillarbox clock confirm"), "{told}");
     let output = place.command(&["clock", "confirm"]).await;
     assert!(output.contains("is confirmed"), "{output}");

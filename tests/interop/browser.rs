@@ -89,7 +89,7 @@ async fn drive(script: &str, arguments: &[&str]) {
     let address = dev.told("address");
     let key = dev.told("API key");
     let page = dev.told("page");
-    let caught = dev.told("caught");
+    let caught = dev.told("captured");
     let simulator = caught.strip_suffix("/messages").unwrap();
     let variables =
         [("PAGE", &*page), ("API", &*address), ("API_KEY", &*key), ("SIMULATOR", simulator)];

@@ -194,7 +194,7 @@ impl Dev {
         let base = process.told("Resend");
         let key = process.told("API key");
         let socket = format!("{}/admin.sock", process.told("data"));
-        let caught = process.told("caught");
+        let caught = process.told("captured");
         Self { base, key, socket, caught, _process: process }
     }
 

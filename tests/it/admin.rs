@@ -574,7 +574,7 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
         assert_eq!(listed(&["--until", since]).await, [""; 0], "{since}");
     }
     let soon = service.command(&["message", "list", "--since", "soon"]).await;
-    assert!(soon.err.contains("or a duration until now such as 2h"), "{soon:?}");
+    assert!(soon.err.contains("or a duration such as 2h for two hours ago"), "{soon:?}");
     let outcome = service.command(&["message", "list", "--status", "delivered"]).await;
     assert_eq!(outcome.code, 2, "{outcome:?}");
     assert!(outcome.err.contains("Use: --outcome delivered"), "{outcome:?}");

@@ -148,7 +148,7 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
     }
 
     let Finished { code, out: text, .. } = Finished::run(site.command(&["doctor"])).await;
-    assert!(code == 0 && text.contains("\nNothing is wrong"), "{text}");
+    assert!(code == 0 && text.contains("\nNo check found a fault"), "{text}");
     assert!(text.contains("ok       credentials: account 000000000000, arn:"), "{text}");
 }
 

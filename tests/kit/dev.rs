@@ -6,12 +6,16 @@ use std::io::{BufRead, BufReader, Lines, PipeReader, PipeWriter, pipe};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use super::process::pillarbox;
 
 /// A `dev` process on free ports. It is killed when dropped, and ends if its output is not read.
 pub(crate) struct DevProcess {
     child: Child,
     output: Lines<BufReader<PipeReader>>,
+    /// Place of its temporary files: a process that is killed removes none.
+    _temporary: TempDir,
 }
 
 impl DevProcess {
@@ -25,21 +29,25 @@ impl DevProcess {
     }
 
     /// A `dev` by a command line of its own.
-    pub(crate) fn of(mut command: Command) -> Self {
-        let (output, writer) = pipe().unwrap();
-        let child = command.stderr(Stdio::null()).stdout(writer).spawn().unwrap();
-        Self { child, output: BufReader::new(output).lines() }
+    pub(crate) fn of(command: Command) -> Self {
+        Self::spawn(command, |_| Stdio::null())
     }
 
     fn start_with_errors_to(arguments: &[&str], errors: impl FnOnce(PipeWriter) -> Stdio) -> Self {
-        let (output, writer) = pipe().unwrap();
         let mut command = pillarbox(&["dev", "--listen", "127.0.0.1:0"]);
         command.args(["--operator-listen", "127.0.0.1:0"]);
         command.args(["--smtp-listen", "127.0.0.1:0", "--resend-listen", "127.0.0.1:0"]);
         command.args(arguments);
+        Self::spawn(command, errors)
+    }
+
+    fn spawn(mut command: Command, errors: impl FnOnce(PipeWriter) -> Stdio) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let (output, writer) = pipe().unwrap();
+        command.env("TMPDIR", temporary.path());
         command.stderr(errors(writer.try_clone().unwrap())).stdout(writer);
         let child = command.spawn().unwrap();
-        Self { child, output: BufReader::new(output).lines() }
+        Self { child, output: BufReader::new(output).lines(), _temporary: temporary }
     }
 
     /// The last word on the line that starts with this, in the order in which they are printed.

@@ -95,7 +95,7 @@ impl Process {
 
     /// The address of the API in Resend's shape.
     pub(crate) fn resend_listening(&self) -> String {
-        self.wait_for("the API in Resend's shape at ")
+        self.wait_for("Resend-compatible API at ")
     }
 
     /// Waits for a line of the log with these words; gives the rest of the line.

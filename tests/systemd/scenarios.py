@@ -19,6 +19,7 @@ from machine import CannotBoot, Machine
 from provider import Provider
 from service import CONFIGURATION, INSTALL, SLOW, UNIT, Service, check, wait_for
 
+RESEND, SMTP = "pillarbox-resend.socket", "pillarbox-smtp.socket"
 # Exit code: all that this machine allows was good.
 NOT_POSSIBLE = 77
 # Whether the version before is that version, and not this one under its units.
@@ -111,6 +112,63 @@ def socket_activation(site):
     service.finish()
 
 
+def other_sockets(site):
+    """By the commands of the docs, sockets that are off open, get another address and close, and so
+    does the client listener; clients notice nothing of the others."""
+    service, machine = site.service, site.machine
+    load = site.load("sockets")
+    time.sleep(1)
+    machine.systemctl("enable", RESEND, SMTP)
+    machine.systemctl("restart", UNIT)
+    service.wait_until_up()
+    check(listening(machine, "8028", "587") == ["8028", "587"], "a socket is not open")
+    give_address(machine, RESEND, "127.0.0.1:8029")
+    service.wait_until_up()
+    check(listening(machine, "8028", "8029") == ["8029"], "the socket has another address")
+    machine.systemctl("disable", "--now", RESEND, SMTP)
+    machine.systemctl("restart", UNIT)
+    service.wait_until_up()
+    check(listening(machine, "587", "8028", "8029") == [], "a socket is still open")
+    load.stop()
+    check(load.refused == 0, f"{load.refused} connections were refused")
+    service.finish(load.accepted)
+    give_address(machine, "pillarbox.socket", "127.0.0.2:8025")
+    wait_for("other address", lambda: service.state == "active")
+    addresses = machine.run("ss", "-ltnH", "sport = :8025").stdout
+    check("127.0.0.2:8025" in addresses and "127.0.0.1:8025" not in addresses, addresses)
+    machine.systemctl("revert", "pillarbox.socket")
+    machine.systemctl("stop", "pillarbox.socket")
+    machine.systemctl("restart", UNIT)
+    service.wait_until_up()
+
+
+def give_address(machine, socket, address):
+    """What `systemctl edit` writes, and the commands after it."""
+    drop_in = machine.file(f"/etc/systemd/system/{socket}.d/override.conf")
+    drop_in.parent.mkdir()
+    drop_in.write_text(f"[Socket]\nListenStream=\nListenStream={address}\n")
+    machine.systemctl("daemon-reload")
+    machine.systemctl("stop", socket)
+    machine.systemctl("restart", UNIT)
+
+
+def listening(machine, *ports):
+    """The ports of these that are open."""
+    return [port for port in ports if machine.run("ss", "-ltnH", f"sport = :{port}").stdout]
+
+
+def stopped_for_good(site):
+    """With its sockets stopped, no connection starts the service, and its start opens them again."""
+    service, machine = site.service, site.machine
+    machine.run("systemctl", "stop", "pillarbox*.socket", UNIT)
+    service.api.close()
+    check(service.api.request("GET", "/emails?limit=1") is None, "something answers")
+    check(service.state == "inactive", f"the service is {service.state}")
+    machine.systemctl("start", UNIT)
+    service.wait_until_up()
+    check(machine.systemctl("is-active", "pillarbox.socket") == "active", "the socket is off")
+
+
 def reload(site):
     """A reload takes over a configuration, and a wrong one changes nothing."""
     service, machine = site.service, site.machine
@@ -180,6 +238,8 @@ SCENARIOS = [
     upgrade_from_the_previous_version,
     sandbox,
     socket_activation,
+    other_sockets,
+    stopped_for_good,
     reload,
     manager_reloaded,
     lives.killed_in_a_loop,

@@ -51,7 +51,7 @@ fn disk(database: &DatabaseStatus) -> Option<Finding> {
 fn standby(database: &DatabaseStatus) -> Finding {
     const ABOUT: &str = "standby";
     match database.standby {
-        Standby::Synchronous => Finding::ok(ABOUT, "a commit waits for a synchronous standby"),
+        Standby::Synchronous => Finding::ok(ABOUT, "each commit waits for a synchronous standby"),
         Standby::None => Finding::warning(
             ABOUT,
             "a commit is on the server's disk alone: if that machine is lost, accepted messages are \
@@ -166,9 +166,9 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
         Finding::warning(
             "longest calls",
             format!(
-                "calls of node {} may last {} after its last sign of life, and calls of node {} \
-                 {}; the nodes wait that long before they treat one as dead, even if \
-                 cluster.dead_after is shorter",
+                "calls of node {} may last {} after its last sign of life, but those of node {} \
+                 only {}; the other nodes wait for a node's own time before they treat it as dead, \
+                 even if cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,

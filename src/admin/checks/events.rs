@@ -47,11 +47,11 @@ impl Examiner<'_> {
                               ConfigurationOverrides";
         match self.ses.tracking_override() {
             TrackingOverride::Always => {
-                Finding::ok(ABOUT, "each message turns open and click tracking off for itself")
+                Finding::ok(ABOUT, "each message turns off open and click tracking for itself")
             }
             TrackingOverride::Auto if !self.ses.went_without_override() => Finding::ok(
                 ABOUT,
-                "each message turns open and click tracking off for itself, if the endpoint knows \
+                "each message turns off open and click tracking for itself, if the endpoint knows \
                  that",
             ),
             TrackingOverride::Auto => Finding::warning(
@@ -62,7 +62,7 @@ impl Examiner<'_> {
             ),
             TrackingOverride::Never => Finding::warning(
                 ABOUT,
-                "messages do not turn open and click tracking off: whether links are rewritten \
+                "messages do not turn off open and click tracking: whether links are rewritten \
                  depends on the configuration set and the account",
                 ADVICE,
             ),
@@ -256,8 +256,11 @@ impl Examiner<'_> {
                 waiting => Finding::warning(
                     ABOUT,
                     format!("{waiting} in {name}: events that were received again and again"),
-                    "see the service's log for the reason, then move them back: aws sqs \
-                     start-message-move-task",
+                    format!(
+                        "see the service's log for the reason, then move them back: aws sqs \
+                         start-message-move-task --source-arn {}",
+                        policy.dead_letter_target_arn
+                    ),
                 ),
             },
             Err(error) if is_missing(&error) => Finding::not_ok(

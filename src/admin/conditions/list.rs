@@ -144,7 +144,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
         "The store refuses writes: requests are answered with 503 and nothing is sent",
-        "Make room on the disk, or repair it; the store then continues automatically",
+        "Make room on the disk, or repair it; with PostgreSQL, check the database and the network \
+         to it. The store then continues automatically",
         |s, found| found.if_so(s.store == StoreHealth::Refusing),
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
@@ -154,7 +155,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     critical("data_file_lost", Rules(&["PillarboxDataFileLost"]),
         "The data file is missing, replaced or overwritten: new messages are refused with 503",
-        "Before you restart the service, save its data with: pillarbox backup FILE",
+        "If the file is missing or replaced, save its data before you restart the service: \
+         pillarbox backup FILE. If it was overwritten, its data is lost: restore the newest backup",
         |s, found| if let Some((what, advice)) = s.store.file_loss() {
             let message = format!("New messages are refused with 503, because {what}");
             found.says(message).advice = advice.into();
@@ -210,7 +212,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
          confirm it: pillarbox clock confirm",
         |s, found| if let Some(jump) = &s.clock_jump {
             found.says(format!(
-                "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
+                "The clock {jump}. Since {} nothing has been purged and no idempotency key has \
+                 expired",
                 jump.since));
         },
     ),
@@ -227,15 +230,16 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
-        "The provider refused five messages of an organisation in a row with the same text; such \
-         messages wait until it accepts another message of the organisation",
+        "The provider refused five messages of an organisation in a row with the same error text; \
+         messages that it refuses with this text wait until it accepts another message of the \
+         organisation",
         "Correct what the provider complains about, or cancel the messages: pillarbox message list \
          --status queued --org ORG",
         |s, found| for (id, said) in &s.sending.held_refusals {
             let (name, said) = (s.name(*id), without_full_stop(said));
-            let refuses = format!("The provider refuses the messages of {name} with the same text");
-            let condition =
-                found.quotes(&refuses, &format!(" (\"{said}\")"), "; such messages wait");
+            let refuses =
+                format!("The provider refuses messages of {name} with the same error text");
+            let condition = found.quotes(&refuses, &format!(" (\"{said}\")"), "; they wait");
             condition.names("ORG", &name).affects(Queued, Some((*id, &name)), None);
         },
     ),
@@ -321,7 +325,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
          before that",
         |s, found| if s.sending.unrecorded > 0 {
             let outcomes = s.sending.unrecorded;
-            found.says(format!("{outcomes} outcomes of calls wait for the store"));
+            found.says(format!("Outcomes of calls wait for the store: {outcomes}"));
         },
     ),
 ];
@@ -354,7 +358,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
                 let message = format!(
                     "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
-                     from 5 % on");
+                     at 5 % or more");
                 let organisation = id.map(|id| (id, name.as_str()));
                 found.says(message).names("ORG", name).affects(Bounced, organisation, None).of_day(s.at);
             }
@@ -368,7 +372,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
                 let message = format!(
                     "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
-                     from 0.1 % on");
+                     at 0.1 % or more");
                 let organisation = id.map(|id| (id, name.as_str()));
                 found.says(message).names("ORG", name).affects(Complained, organisation, None).of_day(s.at);
             }
@@ -378,7 +382,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Delivery events could not be read in full and were set aside as dead letters",
         "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a bounce \
          or a complaint, suppress its recipients by hand. If it is not from SES, find out what else \
-         writes to the queue. Then clear the list: pillarbox dead-letter clear --all",
+         writes to the SQS queue. Then clear the list: pillarbox dead-letter clear --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
                 "{} could not be read in full and {} set aside",
@@ -445,7 +449,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "A waiting message of an organisation that an operator paused reaches its time limit \
          within an hour, and then fails",
         "Resume the organisation, so that its messages are sent: pillarbox org resume ORG. Or \
-         raise sending.retry_for",
+         raise sending.retry_for, unless the message's own expiresIn is what ends it",
         |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
             if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
                 let name = s.name(*organisation);
@@ -457,7 +461,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     notice("tracking_not_overridden",
         "It depends only on ses.tracking_override and on the endpoint",
-        "Messages do not turn open and click tracking off: SES may rewrite links",
+        "Messages do not turn off open and click tracking: SES may rewrite links",
         "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
         |s, found| match s.tracking {
             TrackingOverride::Never => found.if_so(true),
@@ -496,13 +500,13 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("organisation_near_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used four fifths of a limit that was set for it",
-        "Find out whether it sends as it should. To raise a limit, such as that of a day: \
+        "Find out whether it sends as it should. To raise a limit, for example the daily one: \
          pillarbox org limit NAME --per-day N",
         |s, found| limits(s, found, |used| (NEAR_LIMIT..1.0).contains(&used)),
     ),
     warning("organisation_at_limit", Rules(&["PillarboxOrganisationNearLimit"]),
         "An organisation has used up a limit that was set for it: its requests get 429",
-        "Find out whether it sends as it should. To raise a limit, such as that of a day: \
+        "Find out whether it sends as it should. To raise a limit, for example the daily one: \
          pillarbox org limit NAME --per-day N",
         |s, found| limits(s, found, |used| used >= 1.0),
     ),
@@ -561,8 +565,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
         "The process ended before it sent messages; those messages have failed",
         "List the messages: pillarbox message list --status failed. If the error of one says that SES \
-         may have it, look for an event first. Senders must post the others again with new keys. Then \
-         run: pillarbox status --acknowledge",
+         may have it, look for an event first. Senders must post the others again with new \
+         idempotency keys. Then run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
             let message = format!(
                 "The process ended before it sent {}, last at {}; that mail has failed",
@@ -572,8 +576,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
-        "Discard them: pillarbox bodies drop. Their messages cannot be saved, and until then the \
-         service manager keeps no bodies of this process",
+        "Discard them: pillarbox bodies drop. Their messages cannot be saved. Until you discard \
+         them, the service manager keeps no bodies of this process",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
             found.says(format!(
                 "Bodies of an earlier process cannot be used: {why}; their messages have failed"));
@@ -603,7 +607,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
-        "Messages wait, and none was sent for 15 minutes",
+        "Messages wait, and none has been sent for 15 minutes",
         "See why: pillarbox message list --status queued",
         |s, found| if s.recent.is_stuck {
             found.says(found.definition.meaning).affects(Queued, None, None);

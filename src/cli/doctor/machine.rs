@@ -70,7 +70,7 @@ fn directory_rights(path: &Path, found: &Metadata) -> Finding {
         let message = format!("other users can write to {shown} (mode {mode:04o})");
         return Finding::not_ok(DIRECTORY, message, format!("chmod 0700 {shown}"));
     }
-    Finding::ok(DIRECTORY, format!("{shown}, mode {mode:04o}, of user {}", found.uid()))
+    Finding::ok(DIRECTORY, format!("{shown}, mode {mode:04o}, owned by user {}", found.uid()))
 }
 
 fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
@@ -97,15 +97,19 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
         return Finding::not_ok(
             about,
             format!(
-                "{shown} is of user {}, its directory of user {}",
+                "{shown} belongs to user {}, its directory to user {}",
                 found.uid(),
                 directory.uid()
             ),
-            format!("make the service's user own both: chown USER {shown}"),
+            format!(
+                "make the service's user own both: chown USER {} {shown}",
+                path.parent().unwrap_or(path).display()
+            ),
         );
     }
     let size = found.len().div_ceil(MIB);
-    Finding::ok(about, format!("{shown}, {size} MiB, mode {mode:04o}, of user {}", found.uid()))
+    let owner = found.uid();
+    Finding::ok(about, format!("{shown}, {size} MiB, mode {mode:04o}, owned by user {owner}"))
 }
 
 fn room(path: &Path) -> Option<Finding> {

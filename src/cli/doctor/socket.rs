@@ -27,7 +27,7 @@ use pillarbox_runtime::clock::Clock;
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
 const LISTENER: &str = "client listener";
-const RESEND_API: &str = "listener in Resend's shape";
+const RESEND_API: &str = "Resend-compatible listener";
 const CERTIFICATE: &str = "certificate";
 const SMTP: &str = "SMTP listener";
 /// The bits that let the group or others in.
@@ -138,7 +138,8 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         Finding::warning(SERVICE, message, "restart the service")
     }];
     if status.store == StoreHealth::Refusing {
-        let advice = "make room on the disk, or repair it; the store then continues automatically";
+        let advice = "make room on the disk, or repair it; with PostgreSQL, check the database and \
+                      the network to it. The store then continues automatically";
         findings.push(Finding::not_ok("store", "it refuses writes", advice));
     }
     if let Some((what, advice)) = status.store.file_loss() {
@@ -150,7 +151,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         findings.push(Finding::not_ok(
             "clock",
             format!(
-                "it {}. Since {} nothing is purged and no idempotency key expires",
+                "it {}. Since {} nothing has been purged and no idempotency key has expired",
                 jump.explanation, jump.since
             ),
             "if it is wrong, set it; if it is right, confirm it: pillarbox clock confirm",
@@ -173,8 +174,8 @@ fn bodies(bodies: &Bodies) -> Finding {
         Some(why) => Finding::warning(
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
-            "discard them: pillarbox bodies drop. Their messages cannot be saved, and until then the \
-             bodies of this process are not kept",
+            "discard them: pillarbox bodies drop. Their messages cannot be saved. Until you \
+             discard them, the service manager keeps no bodies of this process",
         ),
         None => Finding::ok(ABOUT, summary),
     }

@@ -243,7 +243,9 @@ impl Columns {
         });
         let scope = match (named, given) {
             (Some(named), Some(given)) if named != *given => {
-                return Err("it names another organisation than the command".to_owned());
+                return Err(
+                    "it names a different organisation from the one in the command".to_owned()
+                );
             }
             (Some(scope), _) => scope,
             (None, Some(given)) => given.clone(),

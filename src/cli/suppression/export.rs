@@ -15,6 +15,7 @@ use crate::error::CliError;
 use crate::output::Progress;
 use crate::suppression::STANDARD;
 use crate::suppression::csv::{HEAD, cells};
+use pillarbox_admin::conditions::several;
 use pillarbox_admin::{REMOVED_MARK, SuppressionList};
 use pillarbox_store::{CopyError, Existing};
 
@@ -71,7 +72,9 @@ pub(crate) async fn export(session: &Session, given: Export) -> Result<String, C
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
     note(session, &Exported { exported: 0, ..exported });
     Ok(session.show(&exported, |exported| {
-        format!("{} suppressions are in {}\n", exported.exported, given.file.display())
+        let are = if exported.exported == 1 { "is" } else { "are" };
+        let suppressions = several(exported.exported, "suppression");
+        format!("{suppressions} {are} in {}\n", given.file.display())
     }))
 }
 
@@ -149,7 +152,7 @@ fn note(session: &Session, exported: &Exported) {
     }
     let mut err = io::stderr();
     if exported.exported > 0 {
-        let _ = writeln!(err, "pillarbox: {} suppressions", exported.exported);
+        let _ = writeln!(err, "pillarbox: {}", several(exported.exported, "suppression"));
     }
     if exported.left_out > 0 {
         let left_out = exported.left_out;

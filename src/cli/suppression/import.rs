@@ -19,6 +19,7 @@ use crate::suppression::STANDARD;
 use crate::suppression::csv::{Columns, Layout};
 use crate::suppression::text::{NoList, Text};
 use pillarbox_admin::client::CallError;
+use pillarbox_admin::conditions::several;
 use pillarbox_admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope};
 use pillarbox_admin::{SuppressionImport, SuppressionList};
 use pillarbox_domain::suppression::SuppressionReason;
@@ -192,8 +193,9 @@ impl Pass<'_> {
         let answer = session.call(SuppressionImport { rows, mode }).await;
         let answer = answer.map_err(|source| {
             let done = self.imported.added + self.imported.already_there;
+            let are = if done == 1 { "is" } else { "are" };
             let rest = "import the list again for the rest";
-            CliError::Refused(format!("{source}. {done} rows are in; {rest}"))
+            CliError::Refused(format!("{source}. {} {are} in; {rest}", several(done, "row")))
         })?;
         self.imported.added += answer.added as u64;
         self.imported.already_there += answer.already_there as u64;
@@ -226,7 +228,8 @@ impl Pass<'_> {
         let progress = Progress::counting("");
         for (cause, refused) in &self.causes {
             if let Some(more) = refused.checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
-                progress.line(&format!("{more} more lines: {} (--json lists all)", escaped(cause)));
+                let more = several(more, "more line");
+                progress.line(&format!("{more}: {} (--json lists all)", escaped(cause)));
             }
         }
         let report = session.show(&self.imported, |imported| {
@@ -240,14 +243,15 @@ impl Pass<'_> {
         let result = if self.given.strict {
             "nothing was imported"
         } else {
-            "correct them and import them again"
+            "correct what was refused and import it again"
         };
-        match self.imported.refused.len() {
+        match self.imported.refused.len() as u64 {
             0 => Ok(report),
-            refused => Err(CliError::Reported {
-                report,
-                what: format!("{refused} rows were refused; {result}"),
-            }),
+            refused => {
+                let were = if refused == 1 { "was" } else { "were" };
+                let rows = several(refused, "row");
+                Err(CliError::Reported { report, what: format!("{rows} {were} refused; {result}") })
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ const listing = new Listing("documents", {
   rows: "document-rows",
   ask: async () => ({ documents: (await read("/page/documents")).deadLetters }),
   row,
-  empty: "No document is set aside: pillarbox could read all of them.",
+  empty: "No document is set aside.",
   told: (items) => `${several(items.length, "document")}.`,
 });
 

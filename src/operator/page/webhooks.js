@@ -85,7 +85,7 @@ function draw(one) {
     ...(one.state === "active" ? [] : field("Resume it", ...copied(`pillarbox webhook resume ${one.id}`, "the command that resumes the endpoint"))));
   // Whoever reads an answer goes on reading it.
   const opened = new Set([...document.querySelectorAll("#attempt-rows details[open]")].map((details) => details.dataset.key));
-  fill(find("attempt-rows"), one.attempts.length ? one.attempts.map((attempt) => attemptRow(one.id, attempt, opened)) : [emptyRow(9, "There was no attempt since the process started. Waiting events get their next attempt when it is due.")]);
+  fill(find("attempt-rows"), one.attempts.length ? one.attempts.map((attempt) => attemptRow(one.id, attempt, opened)) : [emptyRow(9, "There has been no attempt since the process started. Waiting events get their next attempt when it is due.")]);
 }
 
 function attemptRow(endpoint, attempt, opened) {

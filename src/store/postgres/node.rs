@@ -303,9 +303,10 @@ pub(super) async fn watch_namesake(
                 tracing::warn!(
                     node = name,
                     until = %humantime::format_rfc3339_seconds(SystemTime::now() + silence),
-                    "the database already has a node of this name, from another machine, boot, \
-                     data directory or copy of it. If that node gives no sign of life until the time in \
-                     `until`, this one replaces it, and the messages that it held fail. To replace \
+                    "the database already has a node of this name. That node runs on another \
+                     machine, started before the last boot, or uses another data directory or a \
+                     copy of this one. If it gives no sign of life by the time in `until`, this \
+                     node replaces it, and the messages that the other node held fail. To replace \
                      it earlier, run on another node: pillarbox node forget {name}"
                 );
             }

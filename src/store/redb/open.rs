@@ -166,8 +166,9 @@ impl Opener {
                 std::fs::rename(&other_journal, &kept)?;
                 tracing::warn!(
                     journal = %kept.display(),
-                    "a journal that this data file does not need was renamed. If you put back the \
-                     data file that it belongs to, stop the service and rename it to {JOURNAL_NAME}"
+                    "a journal that this data file does not need was renamed. To use it again, \
+                     stop the service, put back the data file that the journal belongs to, and \
+                     rename the journal to {JOURNAL_NAME}"
                 );
                 Ok(())
             }),

@@ -239,7 +239,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         // The first four fail.
         alarms: &["PillarboxRefusalsHeld", "PillarboxMessagesFail acme", "PillarboxQueueStuck"],
         page: &[Told {
-            text: "The provider refuses the messages of acme with the same text",
+            text: "The provider refuses messages of acme with the same error text",
             known: |metrics| is(metrics, "pillarbox_held_refusals", 1),
         }],
     },
@@ -449,7 +449,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
                 known: |metrics| is(metrics, "pillarbox_store_writable", 0),
             },
             Told {
-                text: "outcomes of calls wait for the store",
+                text: "Outcomes of calls wait for the store",
                 known: |metrics| value(metrics, "pillarbox_store_unrecorded_outcomes") > 0.0,
             },
         ],

@@ -37,7 +37,7 @@ assert.match(await page.title(), /Late invoice 1815 – pillarbox$/);
 await shot(page, "late");
 await goTo(`#/message/${failed}`);
 await timeline.getByText("SES refused this message for good").waitFor();
-await timeline.getByText("post it again with a new key").waitFor();
+await timeline.getByText("post it again with a new idempotency key").waitFor();
 await goTo(`#/message/${bounced}`);
 await timeline.getByText("the address does not exist").waitFor();
 await timeline.getByText(/^Webhook: endpoint 1/).first().waitFor();

@@ -430,7 +430,7 @@ async fn the_status_tells_what_a_stop_leaves_from_what_it_loses() {
     let loss = &status["sending"]["stopWouldLose"];
     assert_eq!((&loss["messages"], &loss["leftToNextStart"]), (&json!(0), &json!(2)), "{loss}");
     let text = String::from_utf8(site.run(&["status"]).stdout).unwrap();
-    let said = "would lose no message and leave 2 to the next start: 2 wait for the provider";
+    let said = "would lose no message and leave 2 to the next start: 2 waiting for the provider";
     assert!(text.contains(said), "{text}");
     let log = server.terminate().await;
     assert!(log.contains("bodies_lost=0 left_pending=2"), "{log}");

@@ -46,7 +46,7 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
     let second = server.send(&message()).await;
     shows(&server, &first, "sending_paused").await;
     shows(&server, &second, "sending_paused").await;
-    let status = status_with(&site, "would lose 2 messages: 2 wait for the provider").await;
+    let status = status_with(&site, "would lose 2 messages: 2 waiting for the provider").await;
     assert!(status.contains("a stop now:"), "{status}");
     let json = crate::kit::status(&site);
     assert_eq!(json["sending"]["stopWouldLose"]["messages"], 2);

@@ -96,8 +96,8 @@ async fn what_cannot_be_read_is_refused_once_for_its_cause() {
         assert!(lists.listed().is_empty());
     }
     for (row, cause) in [
-        ("not an address,bounce", "2000 rows"),
-        ("a@x.org,spite", "1990 more lines: is not a reason"),
+        ("not an address,bounce", "2,000 rows"),
+        ("a@x.org,spite", "1,990 more lines: is not a reason"),
     ] {
         let ran = lists.import(&["--org", "acme"], &many(row));
         assert_eq!(ran.code, 1, "{ran:?}");

@@ -29,7 +29,7 @@ async fn a_supervisors_socket_is_served_and_doctor_asks_it() {
     let examined = site.run(&["doctor", "--json"]).stdout;
     let examined: Value = serde_json::from_slice(&examined).unwrap();
     let checks = examined["checks"].as_array().unwrap();
-    let found = checks.iter().find(|check| check["about"] == "listener in Resend's shape").unwrap();
+    let found = checks.iter().find(|check| check["about"] == "Resend-compatible listener").unwrap();
     assert_eq!(found["verdict"], "ok", "{found}");
 }
 
