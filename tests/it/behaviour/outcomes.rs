@@ -71,7 +71,7 @@ async fn a_message_has_one_outcome_wherever_an_operator_sees_it() {
         let shown = wait_for_outcome(&site, &id, outcome).await;
         assert_eq!(shown["status"], "sent", "the status stays what the provider answered");
         let human = text(&site, &["message", "show", &id]);
-        assert!(human.contains(&format!("\noutcome:      {outcome}\n")), "{human}");
+        assert!(human.contains(&format!("\noutcome:         {outcome}\n")), "{human}");
         let url = format!("{}/page/messages/{id}", server.operator);
         let (_, detail) =
             answer(server.client.get(url).bearer_auth(&key).send().await.unwrap()).await;

@@ -60,7 +60,7 @@ async fn metadata_is_in_the_record_if_it_was_given_and_never_goes_to_the_provide
     assert_eq!(page["emails"][2]["metadata"], metadata);
     let shown = site.done(&["message", "show", &ids[0].0]);
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("metadata:     order=1815\n"), "{shown}");
+    assert!(shown.contains("metadata:        order=1815\n"), "{shown}");
 }
 
 #[tokio::test]
