@@ -105,8 +105,8 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         ),
         FailureCode::SendingPaused => (
             "SES accepts no mail from this account or domain, or the set-up is wrong",
-            "Check the conditions on the overview, and run: pillarbox doctor --config FILE. The \
-             service tries again automatically",
+            "See what pillarbox status says, and run: pillarbox doctor --config FILE. The service \
+             tries again automatically",
         ),
         FailureCode::RetriesExhausted => (
             "No attempt is known to have succeeded within sending.retry_for",

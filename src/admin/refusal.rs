@@ -52,7 +52,7 @@ impl From<StoreError> for Refusal {
                  backup FILE saves what the service holds"
             }
             StoreError::OutcomeOpen => "check whether it was made before you try again",
-            StoreError::Damaged => "restore a backup of the data directory",
+            StoreError::Damaged => "check the disk, then restore a backup",
         };
         Self::new(format!("{error}; {advice}"))
     }

@@ -347,7 +347,7 @@ pub fn parameters(
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         read(&name, &value)?;
         if !seen.insert(name.clone()) {
-            return Err(FieldError::new(&*name, "is there twice"));
+            return Err(FieldError::new(&*name, "is given twice"));
         }
     }
     Ok(())

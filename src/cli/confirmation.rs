@@ -12,7 +12,7 @@ use pillarbox_admin::MessageCount;
 use pillarbox_admin::message::QueuedMessages;
 
 /// End of messages on a node that did not answer, once their organisation or domain is removed.
-pub(super) const ENDS_BY_ITSELF: &str = "a node that does not answer cancels its messages itself, \
+pub(super) const ENDS_BY_ITSELF: &str = "a node that does not answer stops its messages itself, \
                                          before it would send them; they are not counted here";
 
 #[derive(Debug, Args)]
@@ -48,8 +48,8 @@ impl Confirmation {
         }
         let counted = session.call(MessageCount { messages }).await?;
         let mut said = match counted.pending {
-            1 => format!("{what} cancels 1 message that is not sent yet."),
-            count => format!("{what} cancels {count} messages that are not sent yet."),
+            1 => format!("{what} stops 1 message that is not sent yet."),
+            count => format!("{what} stops {count} messages that are not sent yet."),
         };
         if !counted.nodes_without_answer.is_empty() {
             let silent = counted.nodes_without_answer.join(", ");

@@ -140,9 +140,9 @@ fn setup(setup: SetupStatus) -> &'static str {
 
 fn line(domain: &domain::Domain) -> String {
     let meaning = match domain.state.as_str() {
-        "pending" => "pending: organisations cannot send from it until SES has verified it",
-        "verified" => "verified: organisations can send from it",
-        "assumed" => "assumed verified: organisations can send from it without a check at SES",
+        "pending" => "pending: the organisation cannot send from it until SES has verified it",
+        "verified" => "verified: the organisation can send from it",
+        "assumed" => "assumed verified: the organisation can send from it without a check at SES",
         other => other,
     };
     format!("{} of {}: {meaning}\n", domain.domain, domain.organisation)

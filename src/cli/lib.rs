@@ -185,7 +185,7 @@ enum Command {
     Message(Group<Message>),
     /// Add, list, change and test endpoints that receive events.
     Webhook(Group<Webhook>),
-    /// Show and clear delivery events that could not be read.
+    /// Show and clear delivery events that were set aside.
     DeadLetter(Group<DeadLetter>),
     /// List, drain and forget nodes on one database.
     Node(Group<Node>),

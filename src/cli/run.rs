@@ -71,11 +71,12 @@ pub(super) struct DevArgs {
     /// not given: `operator_listen` of the configuration, which is 127.0.0.1:8026 by default.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
-    /// Address for SMTP submission; 127.0.0.1:8587 if not given, or a free port if that is taken.
+    /// Address for SMTP submission. If not given: those of `[smtp]` in the configuration, or else
+    /// 127.0.0.1:8587, or a free port if that is taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     smtp_listen: Option<SocketAddr>,
-    /// Address of the API for Resend's clients; 127.0.0.1:8028 if not given, or a free port if that is
-    /// taken.
+    /// Address of the API for Resend's clients. If not given: `resend_api.listen` of the configuration,
+    /// or else 127.0.0.1:8028, or a free port if that is taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     resend_listen: Option<SocketAddr>,
     /// Directory of the data and the socket; a temporary one if not given.

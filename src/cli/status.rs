@@ -180,15 +180,15 @@ fn shown(status: &ServiceStatus) -> String {
     if let Some(ClockJump { explanation, since, .. }) = &status.clock_jump {
         let text = format!(
             "it {explanation}. Since {since} nothing has been purged and no idempotency key has \
-             expired. If the clock is wrong, set it. If it is right, confirm it: pillarbox clock \
-             confirm"
+             expired. If the clock is wrong, set it (on PostgreSQL: the database's clock). If it is \
+             right, confirm it: pillarbox clock confirm"
         );
         lines.push(("clock", text));
     }
     if let Some(LostMessages { messages, last_at }) = &status.lost_messages {
         let text = format!(
-            "{messages}; the process ended before it sent that mail, last at {last_at}. List it \
-             with: pillarbox message list --status failed. If an error says that SES may have the \
+            "{messages}; the process ended before it sent that mail, most recently at {last_at}. List \
+             it with: pillarbox message list --status failed. If an error says that SES may have the \
              message, look for an event first. Senders must post the others again with new \
              idempotency keys. Then run: pillarbox status --acknowledge"
         );
@@ -442,9 +442,11 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push(("waiting events", text));
     }
     if dead_letters > 0 {
-        let unread = several(dead_letters, "delivery event");
-        let text =
-            format!("{unread} could not be read; to list dead letters: pillarbox dead-letter list");
+        let text = format!(
+            "{}, which could not be read in full or name a test organisation; to list them: \
+             pillarbox dead-letter list",
+            several(dead_letters, "delivery event")
+        );
         lines.push(("dead letters", text));
     }
     lines

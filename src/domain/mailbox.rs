@@ -27,7 +27,7 @@ pub const MAILBOX_MAX_CHARS: usize = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MailboxError {
     /// Longer than any name and address.
-    #[error("has at most {MAILBOX_MAX_CHARS} characters")]
+    #[error("must have at most {MAILBOX_MAX_CHARS} characters")]
     TooLong,
     /// CR, LF, NUL or another control character anywhere.
     #[error("must not contain control characters")]
@@ -47,7 +47,7 @@ pub enum MailboxError {
     )]
     LocalPartNotAscii,
     /// The part before the `@` is over its length.
-    #[error("the part before the @ has at most {LOCAL_PART_MAX_OCTETS} octets")]
+    #[error("the part before the @ must have at most {LOCAL_PART_MAX_OCTETS} octets")]
     LocalPartTooLong,
     /// The part before the `@` is neither a dot-atom nor a quoted string.
     #[error("the part before the @ is not a valid local part")]

@@ -287,7 +287,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey<'_>>, Fi
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(wrong("is there twice".to_owned()));
+        return Err(wrong("is given twice".to_owned()));
     }
     let text = std::str::from_utf8(value.as_bytes());
     let text = text.map_err(|_| wrong("must be UTF-8".to_owned()))?;

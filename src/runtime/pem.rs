@@ -41,7 +41,7 @@ pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String>
             Err("there is a private key in it and no certificate; are the two files swapped?"
                 .to_owned())
         }
-        Ok(_) => Err("there is no certificate in it, as PEM".to_owned()),
+        Ok(_) => Err("it contains no certificate in PEM form".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -60,7 +60,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
         let reason = if has(&file, b"BEGIN CERTIFICATE") && !has(&file, b"PRIVATE KEY-----") {
             "there is a certificate in it and no private key; are the two files swapped?"
         } else {
-            "there is no private key in it, as PEM and without a password"
+            "it contains no private key in PEM form that needs no password"
         };
         reason.to_owned()
     })
@@ -70,7 +70,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
 pub fn unsupported_key(key: &PrivateKeyDer<'_>) -> String {
     const TAKEN: &str = "use ECDSA on P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits";
     if has(key.secret_der(), P_521) {
-        format!("it is of ECDSA on the curve P-521, which is not supported; {TAKEN}")
+        format!("it is an ECDSA key on the curve P-521, which is not supported; {TAKEN}")
     } else {
         format!("its kind or size is not supported; {TAKEN}")
     }

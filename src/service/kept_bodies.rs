@@ -75,7 +75,7 @@ impl FoundArenas {
         // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots cannot be
         // distinguished from this one's; but memory does not outlive a boot, so there are none.
         let boot = boot_id().unwrap_or_else(|problem| {
-            warn!(%problem, "cannot read the identity of the machine's boot; going on without it. If the unit has \
+            warn!(%problem, "cannot read the machine's boot ID; continuing without it. If the unit has \
                  ProcSubset=pid, remove that line");
             [0; 16]
         });

@@ -227,7 +227,10 @@ fn leftovers(directory: &Path) -> String {
     let prefix = format!("{FILE_NAME}.");
     let mut names: Vec<_> = names.filter(|name| name.starts_with(&prefix)).collect();
     names.sort();
-    if names.is_empty() { String::new() } else { format!(". There is: {}", names.join(", ")) }
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(". Copies in that directory: {}", names.join(", "))
 }
 
 /// Has the store check its file again and again, so that an idle service notices a loss, too.

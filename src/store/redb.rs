@@ -291,7 +291,8 @@ impl Shared {
             ),
             Some(FileLoss::Replaced) => tracing::error!(
                 %path, "the data file is not the one that is open: new messages are \
-                 refused; put the right one back, or run: pillarbox backup FILE, and restart"
+                 refused; put the right one back, or run: pillarbox backup FILE, stop the service, and \
+                 run: pillarbox restore FILE --replace"
             ),
             Some(FileLoss::WrittenOver) => tracing::error!(
                 %path, "the data file was written over by another process: new messages are \

@@ -119,7 +119,7 @@ fn quota(account: &Account) -> Finding {
     const ABOUT: &str = "SES quota";
     let rate = format!("{} recipients a second", account.max_send_rate);
     let Some(max) = account.max_24_hour_send else {
-        return Finding::ok(ABOUT, format!("{rate}, no limit a day"));
+        return Finding::ok(ABOUT, format!("{rate}, no daily limit"));
     };
     let sent = account.sent_last_24_hours;
     let message = format!("{rate}; {sent} of {max} in the last 24 hours");

@@ -154,19 +154,23 @@ impl Examiner<'_> {
             let name = &found.name;
             let own = match self.ses.tracking_override() {
                 TrackingOverride::Never => "",
+                TrackingOverride::Auto if self.ses.went_without_override() => "",
                 TrackingOverride::Always | TrackingOverride::Auto => {
                     ", except in messages that turn this off, and pillarbox's do"
                 }
             };
-            let message = format!(
-                "the event destination {name} of {set} asks for opens or clicks, so SES rewrites \
-                 links and adds a pixel{own}"
-            );
+            let message = |so: &str| {
+                format!(
+                    "the event destination {name} of {set} asks for opens or clicks{so} SES \
+                     rewrites links and adds a pixel{own}"
+                )
+            };
             let advice = format!("remove OPEN and CLICK from the event destination {name}");
             return if found.enabled {
-                Finding::not_ok(TRACKING, message, advice)
+                Finding::not_ok(TRACKING, message(", so"), advice)
             } else {
-                Finding::warning(TRACKING, format!("{message} once it is enabled"), advice)
+                let message = message(", but is disabled; once it is enabled,");
+                Finding::warning(TRACKING, message, advice)
             };
         }
         let engagement = match options.engagement {
@@ -238,7 +242,7 @@ impl Examiner<'_> {
     }
 
     async fn dead_letters(&self, url: &str, policy: Option<&String>) -> Finding {
-        const ABOUT: &str = "dead letters";
+        const ABOUT: &str = "dead-letter queue";
         let policy = policy.and_then(|text| serde_json::from_str::<RedrivePolicy>(text).ok());
         let Some(policy) = policy else {
             // The service itself keeps and deletes what it cannot read.

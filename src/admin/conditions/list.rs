@@ -284,8 +284,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
-        "The provider answered calls with errors that pillarbox does not know; it does not treat \
-         them as the message's fault",
+        "The provider answered calls with errors that pillarbox does not know, and does not \
+         treat as the message's fault",
         "Check the messages: pillarbox message list --status queued. Check ses.endpoint",
         |s, found| if !s.sending.unexpected_answers.is_empty() {
             let names = s.sending.unexpected_answers.join(", ");
@@ -379,13 +379,14 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
-        "Delivery events could not be read in full and were set aside as dead letters",
+        "Delivery events were set aside as dead letters: they could not be read in full, or name a \
+         test organisation",
         "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a bounce \
          or a complaint, suppress its recipients by hand. If it is not from SES, find out what else \
          writes to the SQS queue. Then clear the list: pillarbox dead-letter clear --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
-                "{} could not be read in full and {} set aside",
+                "{} {} set aside as dead letters: not read in full, or of a test organisation",
                 several(letters, "delivery event"),
                 if letters == 1 { "was" } else { "were" },
             );
@@ -569,7 +570,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
          idempotency keys. Then run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
             let message = format!(
-                "The process ended before it sent {}, last at {}; that mail has failed",
+                "The process ended before it sent {}, most recently at {}; that mail has failed",
                 several(lost.messages, "message"), lost.last_at);
             found.says(message).affects(Failed, None, None);
         },

@@ -154,7 +154,8 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
                 "it {}. Since {} nothing has been purged and no idempotency key has expired",
                 jump.explanation, jump.since
             ),
-            "if it is wrong, set it; if it is right, confirm it: pillarbox clock confirm",
+            "if it is wrong, set it (on PostgreSQL: the database's clock); if it is right, confirm \
+             it: pillarbox clock confirm",
         ));
     }
     findings.extend(status.bodies.iter().map(bodies));

@@ -76,7 +76,7 @@ async function countDay(until, changes) {
   const mine = { changes, isCounting: true, at: 0 };
   counted = mine;
   try {
-    await counter.count(filter, Infinity, counter.isComplete);
+    await counter.count(filter, counter.isComplete);
   } catch (error) {
     report(error, find("organisations-note"));
   }

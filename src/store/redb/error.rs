@@ -40,8 +40,8 @@ pub enum OpenError {
     Journal(String),
     #[error(
         "it is a copy of a data file that was in use, without its journal, so the last writes are \
-         missing; copy both files into a data directory and start the service there, make a backup \
-         with pillarbox backup FILE, or add --accept-loss"
+         missing; either copy both files into a data directory and start the service there, or \
+         restore a copy made with pillarbox backup FILE, or add --accept-loss"
     )]
     Unclosed,
     #[error("the file cannot be read or written: {0}")]

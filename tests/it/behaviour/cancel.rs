@@ -355,13 +355,13 @@ async fn commands_that_end_messages_say_how_many_on_a_terminal_and_ask() {
         for typed in ["n\n", "\n", "\x04"] {
             let (is_done, shown) = on_terminal(&site, arguments, typed);
             assert!(!is_done, "{shown}");
-            assert!(shown.contains("cancels 3 messages that are not sent yet"), "{shown}");
+            assert!(shown.contains("stops 3 messages that are not sent yet"), "{shown}");
             assert!(shown.contains("nothing was changed"), "{shown}");
         }
     }
     for arguments in commands {
         let told = text(&site, &[arguments, &["--dry-run"]].concat());
-        assert!(told.ends_with("cancels 3 messages that are not sent yet.\n"), "{told}");
+        assert!(told.ends_with("stops 3 messages that are not sent yet.\n"), "{told}");
     }
     assert_eq!(pending(&site), 3);
     // What names its messages one by one does not ask.

@@ -400,14 +400,11 @@ fn the_unit_has_systemd_keep_the_bodies() {
         "RestartForceExitStatus=75",
         "RuntimeDirectoryPreserve=restart",
         "Slice=pillarbox.slice",
+        // systemd never gives up a start that fails, and drops no bodies by that.
+        "StartLimitIntervalSec=0",
     ] {
         assert!(unit.lines().any(|one| one == line), "{line}");
     }
-    let value = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    assert_eq!(value("StartLimitIntervalSec="), "1d");
-    let pause: u32 = value("RestartSec=").strip_suffix('s').unwrap().parse().unwrap();
-    let starts: u32 = value("StartLimitBurst=").parse().unwrap();
-    assert!(starts * pause > 24 * 60 * 60, "a day of failing starts is no reason to give up");
     let slice = include_str!("../../../systemd/pillarbox.slice");
     assert!(slice.lines().any(|line| line == "MemorySwapMax=0"));
 }
