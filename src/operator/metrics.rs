@@ -234,7 +234,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_unmatched_events",
         "Stored events about messages that have no record; each is kept for a day.",
         Gauge(|s| count(s.stored.backlog?.unmatched))),
-    ("pillarbox_dead_letters", "Stored event documents that could not be read.",
+    ("pillarbox_dead_letters", "Stored event documents that were set aside.",
         Gauge(|s| count(s.stored.backlog?.dead_letters))),
     ("pillarbox_organisation_limit_ratio",
         "Used part of an organisation's limit. Labels: `organisation`, `period`.", Gauges(limit_ratios)),
@@ -273,16 +273,16 @@ static METRICS: [(Text, Text, Source); 75] = [
             Duration::from_millis(s.at.unix_millis().saturating_sub(since)).as_secs_f64()
         }))),
     ("pillarbox_webhook_attempts",
-        "Attempts to deliver to the endpoint, by their outcome. Of those that failed, the last of a \
-         delivery counts as failed and the others as retried.", Counters(webhook_attempts)),
+        "Attempts to deliver to the endpoint, by their outcome. A failed attempt counts as retried if \
+         another follows, and as failed if it was the last.", Counters(webhook_attempts)),
     ("pillarbox_alerts_failing",
         "1 while the last attempts to post alerts failed.",
         Gauge(|s| flag(s.alerts.as_ref().is_some_and(AlertsStatus::is_failing)))),
     ("pillarbox_alerts_waiting", "Alerts that the receiver has not accepted yet.",
         Gauge(|s| size(s.alerts.as_ref().map_or(0, |alerts| alerts.waiting)))),
     ("pillarbox_alert_attempts",
-        "Attempts to post alerts, by their outcome. Of those that failed, the last of an alert counts \
-         as failed and the others as retried.", Counters(alert_attempts)),
+        "Attempts to post alerts, by their outcome. A failed attempt counts as retried if another \
+         follows, and as failed if it was the last.", Counters(alert_attempts)),
 ];
 const _: () = assert!(RECORD_RETENTION_DAYS == 90, "the help of a metric says it");
 
