@@ -540,7 +540,7 @@ calls! {
     "webhook-delivery-list" WebhookDeliveryList {
         /// Number of the endpoint, from the list.
         id: u32,
-        /// Only those whose last attempt failed.
+        /// Only those that failed for good.
         #[arg(long = "failed", action = ArgAction::SetTrue)]
         #[arg(value_parser = flag(webhook::WhichDeliveries::All, webhook::WhichDeliveries::Failed))]
         which: webhook::WhichDeliveries,

@@ -74,10 +74,10 @@ struct MessageOptions {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct ScopeOptions {
-    /// Organisation that must not write to the addresses.
+    /// Organisation whose suppressions are meant.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// All organisations.
+    /// Suppressions for all organisations; those of single organisations are separate.
     #[arg(long)]
     all: bool,
 }

@@ -321,7 +321,9 @@ fn parse_all(addresses: &[String], read: ReadAddress) -> Result<Vec<SuppressedAd
 
 fn parse(text: &str, read: ReadAddress) -> Result<SuppressedAddress> {
     read(text).map_err(|rule| {
-        Refusal::new(format!("{text:?} is not an address: {rule}. Nothing was changed"))
+        Refusal::new(format!(
+            "{text:?} is not an address: {rule}. Correct it and repeat the command"
+        ))
     })
 }
 

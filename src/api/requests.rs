@@ -458,7 +458,7 @@ fn event_type(name: &str, value: &str) -> Result<EventType, FieldError> {
 fn recipient(value: &str) -> Result<SuppressedAddress, FieldError> {
     // A record of an earlier version may have one that is refused today.
     SuppressedAddress::parse_stored(value)
-        .map_err(|error| FieldError::new("recipient", format!("must be an address: {error}")))
+        .map_err(|error| FieldError::new("recipient", format!("is not an address: {error}")))
 }
 
 fn instant(name: &str, value: &str) -> Result<Timestamp, FieldError> {

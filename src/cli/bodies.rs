@@ -34,8 +34,9 @@ impl Bodies {
                     && let Some(why) = &shown.unreadable
                 {
                     let said = format!(
-                        "This discards bodies of an earlier process that cannot be used: {why}. It \
-                         cancels no messages: those of these bodies have failed already."
+                        "This discards bodies of an earlier process that cannot be used: {why}. If \
+                         they belong to another data directory, database or node, its messages fail; \
+                         those of this one have failed already."
                     );
                     if confirmation.dry_run {
                         return Ok(session.show(&shown, |_| format!("{said}\n")));

@@ -72,7 +72,8 @@ fn refusal(error: &ImportError) -> String {
     let advice = match error {
         ImportError::File(_) => "check the file: pillarbox restore --check FILE",
         ImportError::Nodes(_) => {
-            "stop these nodes normally, then try again. Start a node that crashed first"
+            "stop these nodes normally, then try again. If one of them crashed, start it again \
+             before you stop it"
         }
         ImportError::NotEmpty => "make an empty database, and name it in store.postgres.database",
         ImportError::Server(_) => "check store.postgres and the server's log",

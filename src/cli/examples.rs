@@ -43,7 +43,10 @@ const ALL: [Example; 66] = [
     ("pillarbox domain check example.com", "Ask SES now"),
     ("pillarbox domain remove --org shop example.com", "Remove the domain"),
     ("pillarbox suppression add --org shop ada@example.net", "Suppress one address"),
-    ("pillarbox suppression remove --all ada@example.net", "Allow mail to it everywhere"),
+    (
+        "pillarbox suppression remove --all ada@example.net",
+        "End its suppression for all organisations; those of single organisations stay",
+    ),
     ("pillarbox suppression list", "List suppressed addresses"),
     ("pillarbox suppression import --org shop list.csv", "Import another service's list"),
     ("pillarbox suppression export list.csv", "Write all suppressions to a file"),

@@ -62,7 +62,7 @@ pub(super) async fn cancel(
         text.push('\n');
         text
     });
-    let advice = "its messages are not cancelled; repeat the command when it answers again";
+    let advice = "messages there are not cancelled; repeat the command when all nodes answer again";
     on_all_nodes(report, &all.nodes_without_answer, advice)
 }
 

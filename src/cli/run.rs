@@ -49,11 +49,11 @@ struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Returns what to print of a passed check.
-    fn report(&self, check: &ProgramCheck) -> String {
+    /// Returns what to print of a check that found that the program can do this.
+    fn report(&self, check: &ProgramCheck, can: &str) -> String {
         Format::of(self.json).show(check, |check| {
             format!(
-                "version {} would start; it reads data files up to format {}, and bodies of pending \
+                "version {} {can}; it reads data files up to format {}, and bodies of pending \
                  messages up to format {}\n",
                 check.version, check.data_format, check.arena_format
             )
@@ -62,6 +62,8 @@ impl CheckArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("check", |check| check.help("Only check whether the configuration can be read; write \
+    nothing, and open no listener")))]
 pub(super) struct DevArgs {
     /// Address on which clients send and read; port 0 takes a free port. If not given: `listen` of
     /// the configuration, which is 127.0.0.1:8025 by default.
@@ -124,7 +126,7 @@ impl ServeArgs {
         logging::start(MessageLines::Quiet);
         if self.check.check {
             let check = super::one_thread()?.block_on(async { service::check(&config) })?;
-            return Ok(self.check.report(&check));
+            return Ok(self.check.report(&check, "would start"));
         }
         if let Some(overruled) = overruled {
             tracing::warn!("{overruled}; the variable wins");
@@ -159,7 +161,9 @@ impl DevArgs {
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         if self.check.check {
-            return Ok(self.check.report(&service::check_dev(&options)));
+            return Ok(self
+                .check
+                .report(&service::check_dev(&options), "can read the configuration"));
         }
         logging::start(MessageLines::Shown);
         match finish(service::dev(options, Inherited::from_environment()?))? {

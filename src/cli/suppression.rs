@@ -59,8 +59,8 @@ fn shown(all: &SuppressionChanges) -> String {
         let outcome = match change.outcome {
             SuppressionOutcome::Added => "suppressed",
             SuppressionOutcome::AlreadyThere => "was suppressed already; that entry stays",
-            SuppressionOutcome::Removed => "not suppressed any more",
-            SuppressionOutcome::NotThere => "was not suppressed",
+            SuppressionOutcome::Removed => "suppression removed",
+            SuppressionOutcome::NotThere => "there was no such suppression",
             SuppressionOutcome::StillForAll => {
                 "still suppressed for all organisations; to change that: --all"
             }

@@ -642,7 +642,8 @@ impl StoreConfig {
             let least = humantime::format_duration(postgres.least_dead_after);
             let rule = format!(
                 "a node may be treated as dead only when none of its calls can still be under way; \
-                 raise cluster.dead_after to {least}, or lower sending.request_timeout"
+                 raise cluster.dead_after to {least}; a shorter sending.request_timeout or a smaller \
+                 max_request_bytes lowers this minimum"
             );
             reader.inconsistent(&["cluster.dead_after", "sending.request_timeout"], &rule);
         }

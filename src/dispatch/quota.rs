@@ -129,7 +129,8 @@ impl AccountFault {
             Self::AccessDenied => (
                 "SES does not let pillarbox read the account's rate and quota; messages are still \
                  sent",
-                "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
+                "Allow ses:GetAccount. Until then, set sending.max_rate to the account's rate; this \
+                 condition stays",
             ),
         }
     }

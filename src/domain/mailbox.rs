@@ -35,6 +35,9 @@ pub enum MailboxError {
     /// Neither `address` nor `Display Name <address>`.
     #[error("must be `address` or `Display Name <address>`")]
     Form,
+    /// An address without an `@`.
+    #[error("must have an @ between its two parts")]
+    NoAt,
     /// A character in an unquoted display name that would start another address.
     #[error("a display name with any of @ , ; < > \" must be in double quotes")]
     DisplayNameNeedsQuotes,
@@ -137,7 +140,7 @@ impl<'a> Address<'a> {
         if has_control(text) {
             return Err(MailboxError::ControlCharacter);
         }
-        let (local, domain) = text.rsplit_once('@').ok_or(MailboxError::Form)?;
+        let (local, domain) = text.rsplit_once('@').ok_or(MailboxError::NoAt)?;
         if !local.is_ascii() {
             return Err(MailboxError::LocalPartNotAscii);
         }
@@ -229,7 +232,10 @@ impl<'a> Mailbox<'a> {
         let Some(before_close) = text.strip_suffix('>') else {
             return match text.find('<') {
                 Some(_) if !text.starts_with('"') => Err(MailboxError::Form),
-                _ => Ok(Self { given, display_name: None, address: parse_address(text)? }),
+                _ => match parse_address(text) {
+                    Err(MailboxError::NoAt) => Err(MailboxError::Form),
+                    address => Ok(Self { given, display_name: None, address: address? }),
+                },
             };
         };
         let (name, address) = split_at_angle(before_close)?;

@@ -30,8 +30,8 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
         Ok(()) => (StatusCode::OK, "ok\n"),
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the thread that writes the data file does not answer; see the log and the disk, and \
-             restart the service if this continues\n",
+            "the store does not answer; see the log, and check the disk, or the database and the \
+             network to it. If the store is a data file, restart the service if this continues\n",
         ),
     };
     response(status, TEXT, Full::from(text))

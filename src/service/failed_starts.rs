@@ -106,7 +106,8 @@ impl HandedBodies {
         let cause: Vec<_> = error.lines().map(str::trim).collect();
         let cause: String = cause.join(" ").chars().take(LONGEST_CAUSE).collect();
         let status = format!(
-            "the start failed ({failures} in a row): {cause}; {}; the next start is in {} s",
+            "the start failed ({failures} in a row): {cause}; {}; this process ends in {} s, and a service \
+             manager, if there is one, then starts it again",
             self.summary(),
             wait.as_secs()
         );

@@ -578,22 +578,7 @@ fn client_of(shared: &Shared, key: Option<ApiKeyHash>) -> Option<Client> {
 
 /// The reply to an address of the envelope that is none; `whose` it is.
 fn not_an_address(codes: &str, whose: &str, error: MailboxError) -> Reply {
-    let rule = match error {
-        // What a mailbox may have besides an address, a path has not (RFC 5321, section 4.1.2).
-        MailboxError::Form => "must have an @ between its two parts".to_owned(),
-        MailboxError::TooLong
-        | MailboxError::ControlCharacter
-        | MailboxError::DisplayNameNeedsQuotes
-        | MailboxError::DisplayNameQuotes
-        | MailboxError::LocalPartNotAscii
-        | MailboxError::LocalPartTooLong
-        | MailboxError::LocalPart
-        | MailboxError::LocalPartDelimiter
-        | MailboxError::LocalPartEncoded
-        | MailboxError::DomainLiteral
-        | MailboxError::Domain => error.to_string(),
-    };
-    Reply::new(codes, &format!("the {whose} is not a valid address: {rule}"))
+    Reply::new(codes, &format!("the {whose} is not a valid address: {error}"))
 }
 
 /// A client's response to a challenge.

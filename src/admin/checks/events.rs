@@ -43,8 +43,6 @@ impl Examiner<'_> {
     /// Finding about the override that turns tracking off for each message.
     fn tracking_override(&self) -> Finding {
         const ABOUT: &str = "tracking override";
-        const ADVICE: &str = "set ses.tracking_override = true if the endpoint knows \
-                              ConfigurationOverrides";
         match self.ses.tracking_override() {
             TrackingOverride::Always => {
                 Finding::ok(ABOUT, "each message turns off open and click tracking for itself")
@@ -58,13 +56,13 @@ impl Examiner<'_> {
                 ABOUT,
                 "the endpoint does not know ConfigurationOverrides, so messages go without it: \
                  whether links are rewritten depends on the configuration set and the account",
-                ADVICE,
+                "to keep links as they are, turn off open and click tracking in both",
             ),
             TrackingOverride::Never => Finding::warning(
                 ABOUT,
                 "messages do not turn off open and click tracking: whether links are rewritten \
                  depends on the configuration set and the account",
-                ADVICE,
+                "set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
             ),
         }
     }
@@ -156,7 +154,7 @@ impl Examiner<'_> {
                 TrackingOverride::Never => "",
                 TrackingOverride::Auto if self.ses.went_without_override() => "",
                 TrackingOverride::Always | TrackingOverride::Auto => {
-                    ", except in messages that turn this off, and pillarbox's do"
+                    ", but not in pillarbox's own messages, which turn this off"
                 }
             };
             let message = |so: &str| {

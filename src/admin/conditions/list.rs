@@ -467,16 +467,18 @@ pub(super) static OBSERVED: [Definition; 30] = [
         |s, found| match s.tracking {
             TrackingOverride::Never => found.if_so(true),
             TrackingOverride::Auto if s.went_without_override => {
-                found.says(
+                let condition = found.says(
                     "The endpoint does not know ConfigurationOverrides, so messages go without it: \
                      SES rewrites links and adds a pixel if the account or the configuration set \
                      asks for it");
+                condition.advice = "To keep links as they are, turn off open and click tracking in \
+                                    the account and the configuration set".into();
             }
             TrackingOverride::Always | TrackingOverride::Auto => {}
         },
     ),
     warning("rows_damaged", Rules(&["PillarboxRowsDamaged"]),
-        "Rows of the data file cannot be read",
+        "Rows of the store cannot be read",
         "See them with: pillarbox status. Check the disk, then restore a backup, or add the \
          missing entries again",
         |s, found| {
@@ -576,12 +578,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
-        "Bodies of an earlier process cannot be used; their messages have failed",
-        "Discard them: pillarbox bodies drop. Their messages cannot be saved. Until you discard \
-         them, the service manager keeps no bodies of this process",
+        "Bodies of an earlier process cannot be used",
+        "If they belong to another data directory, database or node, start the service with its \
+         configuration, which sends their messages. Otherwise their messages have failed; discard the \
+         bodies: pillarbox bodies drop. Until then, the service manager keeps no bodies of this process",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
-            found.says(format!(
-                "Bodies of an earlier process cannot be used: {why}; their messages have failed"));
+            found.says(format!("Bodies of an earlier process cannot be used: {why}"));
         },
     ),
     notice("queue_lowered",
@@ -635,8 +637,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
         "Requests were refused with 503 QueueFull",
-        "A memory limit, or an organisation's share of one, is used up. If the queue has \
-         room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
+        "A memory limit, or an organisation's share of one, is used up, or an organisation has too \
+         many list requests waiting. If the queue has room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
          max_writing_bytes)",
         |s, found| if s.recent.totals.refused_for_room > 0 {
             let requests = several(s.recent.totals.refused_for_room, "request");
@@ -645,7 +647,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("commits_slow", Rules(&["PillarboxCommitsSlow"]),
         "More than one commit in a hundred takes over half a second",
-        "The disk is slow or shared, and every acceptance waits for it: find out what else uses it",
+        "Every acceptance waits for the commits. The disk is slow or shared: find out what else uses \
+         it; with PostgreSQL, check the server, its standby and the network to it",
         |s, found| {
             let slow = s.recent.totals.slow_commits;
             if slow >= FEW && slow * SLOW_COMMIT_ONE_IN > s.recent.totals.commits {

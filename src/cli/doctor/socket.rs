@@ -175,8 +175,9 @@ fn bodies(bodies: &Bodies) -> Finding {
         Some(why) => Finding::warning(
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
-            "discard them: pillarbox bodies drop. Their messages cannot be saved. Until you \
-             discard them, the service manager keeps no bodies of this process",
+            "if they belong to another data directory, database or node, start the service with its \
+             configuration, which sends their messages; otherwise discard them: pillarbox bodies \
+             drop. Until then, the service manager keeps no bodies of this process",
         ),
         None => Finding::ok(ABOUT, summary),
     }
@@ -192,7 +193,7 @@ pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
     );
     let advice = "see them with pillarbox status; check the disk, then restore a backup, or add the \
                   missing entries again";
-    Some(Finding::not_ok("data file", message, advice))
+    Some(Finding::not_ok("store", message, advice))
 }
 
 /// Findings about the certificate that clients are shown, over HTTPS and over SMTP.

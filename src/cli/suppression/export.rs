@@ -155,7 +155,7 @@ fn note(session: &Session, exported: &Exported) {
         let _ = writeln!(err, "pillarbox: {}", several(exported.exported, "suppression"));
     }
     if exported.left_out > 0 {
-        let left_out = exported.left_out;
+        let left_out = several(exported.left_out, "suppression");
         let _ = writeln!(err, "pillarbox: left out {left_out} of organisations that were removed");
     }
 }

@@ -7,17 +7,19 @@ import { address } from "/router.js";
 const TONES = { critical: "bad", warning: "warn", notice: "plain" };
 // With so many kinds or more, none is open by itself: the list must leave room for the rest.
 const MANY = 5;
+// The service lists as many cases, and one more for the rest.
+const atMost = (n, most) => (n > most ? `More than ${most}` : n);
 // What is said of several cases of a kind.
 const SEVERAL = {
   domain_paused: (n) => `${n} domains are paused`,
   organisation_paused: (n) => `All calls for ${n} organisations fail`,
-  refusals_held: (n) => `SES refuses messages of ${n} organisations with the same error text`,
+  refusals_held: (n) => `SES refuses messages with the same error text again and again, in ${n} cases`,
   paused_by_operator: (n) => `Operators have paused ${n} organisations`,
   paused_messages_end: (n) => `Messages of ${n} paused organisations fail within an hour`,
   organisation_near_limit: (n) => `${n} limits of organisations are nearly reached`,
   organisation_at_limit: (n) => `${n} limits of organisations are used up`,
-  webhook_failing: (n) => `${n} endpoints do not accept events`,
-  webhook_gone: (n) => `${n} endpoints want no more events`,
+  webhook_failing: (n) => `${atMost(n, 20)} endpoints do not accept events`,
+  webhook_gone: (n) => `${atMost(n, 20)} endpoints want no more events`,
   bounces: (n) => `${n} organisations have bounces above half of SES's limit`,
   complaints: (n) => `${n} organisations have complaints above half of SES's limit`,
   node_silent: (n) => `${n} nodes give no sign of life`,

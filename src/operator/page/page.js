@@ -146,9 +146,11 @@ async function run() {
       await watch();
     } catch (error) {
       if (error instanceof Locked) {
+        reason = canSignOut()
+          ? "Your sign-in has ended. Sign in again."
+          : "The service refused this key. Each start of the service creates a new one.";
         forget();
         heardAt = null;
-        reason = "The service refused this key. Each start of the service creates a new one.";
         continue;
       }
     }

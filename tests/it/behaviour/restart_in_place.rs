@@ -355,7 +355,7 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         assert!(status.contains("12 KiB"), "{status}");
         let unread = "the number of messages is unknown: they were not made by pillarbox";
         assert!(status.contains(unread), "{status}");
-        assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
+        assert!(status.contains(&format!("this process ends in {wait} s")), "{status}");
     }
     site.reconfigure("operator_lisen", "operator_listen");
     let wrong = "exec \"$0\" serve --no-such-option;";
