@@ -490,7 +490,7 @@ async fn suppressions_are_for_one_organisation_or_for_all() {
 
     let addresses = vec!["good@example.org".into(), "bad".into()];
     let refused = service.refusal(SuppressionAdd { scope: Scope::All, addresses }).await;
-    assert!(refused.contains("Nothing was changed"), "{refused}");
+    assert!(refused.contains("is not an address"), "{refused}");
     let ran = service.command(&["suppression", "list", "--json"]).await;
     assert_eq!(ran.json()["suppressions"], serde_json::json!([]));
 }

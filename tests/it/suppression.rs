@@ -245,7 +245,10 @@ async fn what_a_removed_organisation_leaves_is_not_exported() {
     lists.store().remove_organisation(acme).await.unwrap();
     let ran = lists.run(&["suppression", "export", "-"], b"");
     assert_eq!(ran.out.lines().count(), 2, "{ran:?}");
-    assert!(ran.out.contains("b@x.org,manual,") && ran.err.contains("left out 1 of"), "{ran:?}");
+    assert!(
+        ran.out.contains("b@x.org,manual,") && ran.err.contains("left out 1 suppression of"),
+        "{ran:?}"
+    );
 }
 
 #[tokio::test]
