@@ -111,7 +111,7 @@ mod tests {
     fn what_a_file_is_instead_is_told() {
         let mark_16 = b"\xff\xfe-\0-\0";
         for (file, words) in [
-            (&b""[..], "there is no certificate"),
+            (&b""[..], "it contains no certificate"),
             (b"\x30\x82\x01\x00", "openssl x509"),
             (mark_16, "UTF-16"),
             (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "swapped"),
@@ -120,7 +120,7 @@ mod tests {
             assert!(reason.contains(words), "{reason}");
         }
         for (file, words) in [
-            (&b""[..], "there is no private key"),
+            (&b""[..], "it contains no private key"),
             (b"\x30\x82\x01\x00", "openssl pkey"),
             (mark_16, "UTF-16"),
             (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "swapped"),
