@@ -98,7 +98,7 @@ pub enum SocketOpener {
     Supervisor,
 }
 
-/// Rows of the data file that cannot be read. The data that they held has no effect, except that
+/// Rows of the store that cannot be read. The data that they held has no effect, except that
 /// damaged suppressions still suppress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damaged {

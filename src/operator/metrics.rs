@@ -209,7 +209,7 @@ static METRICS: [(Text, Text, Source); 75] = [
         Gauge(|s| s.file_bytes.and_then(count))),
     ("pillarbox_store_journal_bytes", "Bytes in the journal that are not in the data file yet.",
         Gauge(|s| count(s.journal_bytes))),
-    ("pillarbox_store_damaged_rows", "Rows of the data file that cannot be read and are left out.",
+    ("pillarbox_store_damaged_rows", "Rows of the store that cannot be read.",
         Gauge(|s| size(s.damaged.len()))),
     ("pillarbox_store_oldest_record_timestamp_seconds",
         "Time of the oldest record. Records are deleted after 90 days.",

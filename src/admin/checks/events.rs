@@ -240,7 +240,7 @@ impl Examiner<'_> {
     }
 
     async fn dead_letters(&self, url: &str, policy: Option<&String>) -> Finding {
-        const ABOUT: &str = "dead-letter queue";
+        const ABOUT: &str = "dead letters";
         let policy = policy.and_then(|text| serde_json::from_str::<RedrivePolicy>(text).ok());
         let Some(policy) = policy else {
             // The service itself keeps and deletes what it cannot read.
@@ -254,7 +254,7 @@ impl Examiner<'_> {
         let base = url.rsplit_once('/').map_or("", |(base, _)| base);
         match self.attributes(&format!("{base}/{name}")).await {
             Ok(attributes) => match number(&attributes, "ApproximateNumberOfMessages") {
-                0 => Finding::ok(ABOUT, format!("none in {name}")),
+                0 => Finding::ok(ABOUT, format!("none in the dead-letter queue {name}")),
                 waiting => Finding::warning(
                     ABOUT,
                     format!("{waiting} in {name}: events that were received again and again"),

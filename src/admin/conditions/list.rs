@@ -150,7 +150,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
         "The store refuses some writes: some requests are answered with 503",
-        "Make room on the disk, or repair it: small writes may succeed while large ones fail",
+        "Make room on the disk, or repair it: small writes may succeed while large ones fail. With \
+         PostgreSQL, check the database and the network to it",
         |s, found| found.if_so(s.store == StoreHealth::Writable && s.has_store_failed),
     ),
     critical("data_file_lost", Rules(&["PillarboxDataFileLost"]),
@@ -383,7 +384,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
          test organisation",
         "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a bounce \
          or a complaint, suppress its recipients by hand. If it is not from SES, find out what else \
-         writes to the SQS queue. Then clear the list: pillarbox dead-letter clear --all",
+         writes to the SQS queue; if it names a test organisation, what else sends with that name. Then clear the list: pillarbox dead-letter clear --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
                 "{} {} set aside as dead letters: not read in full, or of a test organisation",
@@ -486,7 +487,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             if let Some(first) = s.damaged.first() {
                 let rows = several(s.damaged.len() as u64, "row");
                 found.says(format!(
-                    "{rows} of the data file cannot be read, the first in table {}: {} ({})",
+                    "{rows} of the store cannot be read, the first in table {}: {} ({})",
                     first.table, first.id, first.reason));
             }
         },

@@ -398,7 +398,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         },
         alarms: &["PillarboxEventsUnreadable"],
         page: &[Told {
-            text: "could not be read in full",
+            text: "set aside as dead letters",
             known: |metrics| value(metrics, "pillarbox_dead_letters") > 0.0,
         }],
     },
@@ -497,7 +497,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
                 },
             },
             Told {
-                text: "1 row of the data file cannot be read",
+                text: "1 row of the store cannot be read",
                 known: |metrics| is(metrics, "pillarbox_store_damaged_rows", 1),
             },
         ],
