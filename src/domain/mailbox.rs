@@ -375,6 +375,8 @@ mod tests {
         assert_eq!(error("A\0nn <a@example.com>"), MailboxError::ControlCharacter);
         assert_eq!(error("Ann <a@example.com> x"), MailboxError::Form);
         assert_eq!(error("Ann <a@example.com"), MailboxError::Form);
+        assert_eq!(error("Ann"), MailboxError::Form);
+        assert_eq!(Address::parse("Ann"), Err(MailboxError::NoAt));
         assert_eq!(error("\"Ann <a@example.com>"), MailboxError::DisplayNameQuotes);
         assert_eq!(error("\"Ann\" Lee <a@example.com>"), MailboxError::DisplayNameQuotes);
         for text in ["", " ", "a", "@example.com", "a@", ".a@x.org", "a..b@x.org", "a b@x.org"] {
