@@ -23,7 +23,7 @@ const EVENTS: [Explanation; 8] = [
         "bounce_permanent",
         "The recipient's server refused the message for good: the address does not exist, or \
          accepts no mail",
-        "Correct the address in your application. The suppression stops more mail to it; remove \
+        "Correct the address in your application. The suppression stops further mail to it; remove \
          the suppression only if the address works again",
     ),
     told(
@@ -50,7 +50,7 @@ const EVENTS: [Explanation; 8] = [
         "The recipient's mailbox provider passed on a complaint. Unless its feedback type is \
          not-spam, the recipient marked the message as spam",
         "Send no more to this person unless they ask for it. If the complaint suppressed the \
-         address, the suppression stops more mail to them",
+         address, the suppression stops further mail to them",
     ),
     told(
         "reject",

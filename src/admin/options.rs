@@ -74,7 +74,7 @@ struct MessageOptions {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct ScopeOptions {
-    /// Organisation whose suppressions are meant.
+    /// Organisation that the suppressions belong to.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
     /// Suppressions for all organisations; those of single organisations are separate.

@@ -51,7 +51,7 @@ impl From<StoreError> for Refusal {
                 "see pillarbox status for what to do; unless the file was overwritten, pillarbox \
                  backup FILE saves what the service holds"
             }
-            StoreError::OutcomeOpen => "check whether it was made before you try again",
+            StoreError::OutcomeOpen => "before you try again, check whether it was made",
             StoreError::Damaged => "check the disk, then restore a backup",
         };
         Self::new(format!("{error}; {advice}"))

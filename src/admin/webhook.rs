@@ -220,8 +220,9 @@ pub(super) async fn add(admin: &Admin, call: WebhookAdd) -> Result<WebhookSecret
         Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
         Added::NoOrganisation => Err(Admin::gone(&organisation)),
         Added::TooMany => Err(Refusal::new(format!(
-            "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
-             {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
+            "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all organisations \
+             together have at most {MAX_WEBHOOKS}; remove one that is not needed: pillarbox \
+             webhook remove ID"
         ))),
     }
 }
@@ -455,7 +456,7 @@ fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp> {
 fn read_format(name: Option<&str>) -> Result<WebhookFormat> {
     let Some(name) = name else { return Ok(WebhookFormat::default()) };
     let known = WebhookFormat::ALL.into_iter().find(|format| format.as_str() == name);
-    known.ok_or_else(|| Refusal::new(format!("{name:?} is not a form of events")))
+    known.ok_or_else(|| Refusal::new(format!("{name:?} is not an event format")))
 }
 
 /// Reads the names of types; all if there is none. In Resend's form, its names stand for all types that
@@ -474,7 +475,7 @@ fn read_types(names: &[String], format: WebhookFormat) -> Result<FeedTypes> {
         if types.len() == before
             && let Err(rule) = name.parse::<FeedEventType>()
         {
-            return Err(Refusal::new(format!("{name:?} is not a type of events: it {rule}")));
+            return Err(Refusal::new(format!("{name:?} is not an event type: it {rule}")));
         }
     }
     Ok(types.into_iter().collect())

@@ -230,7 +230,7 @@ impl<'a> Work<'a> {
         // If the clock is in doubt, no alert says that a key ends.
         let window_now = self.alerts.clock.window_time().now();
         if let Err(error) = self.alerts.store.tell_of_expiring_keys(window_now).await {
-            debug!(%error, "the ends of API keys could not be checked");
+            debug!(%error, "the expiry of API keys could not be checked");
         }
     }
 

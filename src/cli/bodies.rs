@@ -35,8 +35,9 @@ impl Bodies {
                 {
                     let said = format!(
                         "This discards bodies of an earlier process that cannot be used: {why}. If \
-                         they belong to another data directory, database or node, its messages fail; \
-                         those of this one have failed already."
+                         they belong to another data directory, database or node, the messages \
+                         there fail; if they belong to this one, their messages have already \
+                         failed."
                     );
                     if confirmation.dry_run {
                         return Ok(session.show(&shown, |_| format!("{said}\n")));

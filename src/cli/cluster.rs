@@ -26,8 +26,8 @@ pub(super) struct Import {
     /// Configuration file of a node. It names the database.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of the backup. It stays as it is. It is copied into `TMPDIR`, or into the node's data
-    /// directory if nothing can be written there.
+    /// Path of the backup. It stays as it is. It is copied into `TMPDIR` or, if nothing can be
+    /// written to `TMPDIR`, into the node's data directory.
     file: PathBuf,
     /// Import a data file that was copied without its journal. What the service accepted in its last
     /// moments is lost.

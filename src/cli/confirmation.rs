@@ -13,7 +13,7 @@ use pillarbox_admin::message::QueuedMessages;
 
 /// End of messages on a node that did not answer, once their organisation or domain is removed.
 pub(super) const ENDS_BY_ITSELF: &str = "a node that does not answer stops its messages itself, \
-                                         before it would send them; they are not counted here";
+                                         instead of sending them; they are not counted here";
 
 #[derive(Debug, Args)]
 pub(super) struct Confirmation {

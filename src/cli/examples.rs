@@ -22,15 +22,15 @@ const ALL: [Example; 66] = [
     ("pillarbox org add shop", "Add the organisation shop"),
     ("pillarbox org list --json", "List organisations for a program"),
     ("pillarbox org add staging --test", "Add one whose mail never goes to SES"),
-    ("pillarbox org limit shop --per-day 20000", "Limit the recipients of a day"),
+    ("pillarbox org limit shop --per-day 20000", "Limit the recipients per day"),
     (
         "pillarbox org usage --month 2026-11 --csv",
-        "Print the accepted recipients of each, for billing",
+        "Print each organisation's accepted recipients, for billing",
     ),
     ("pillarbox org pause shop --refuse", "Stop its mail and refuse its requests"),
     ("pillarbox org resume shop", "Send its mail again"),
     ("pillarbox org remove shop", "Revoke its keys and cancel its queued messages"),
-    ("pillarbox key add --org shop --name web", "Print a new API key, only once"),
+    ("pillarbox key add --org shop --name web", "Create an API key, which is printed only once"),
     ("pillarbox key list --org shop", "List the keys of an organisation"),
     (
         "pillarbox key add --org shop --scope send --domain example.com",

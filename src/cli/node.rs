@@ -17,8 +17,8 @@ pub(super) fn drained(NodeDrain { name, drain }: &NodeDrain) -> String {
 
 pub(super) fn forgotten(NodeForget { name }: &NodeForget) -> String {
     format!(
-        "node {name} is removed; the messages that it held fail within seconds: pillarbox message \
-         list --status failed\n"
+        "node {name} is removed; the messages that it held fail within seconds; to list them: \
+         pillarbox message list --status failed\n"
     )
 }
 

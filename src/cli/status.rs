@@ -443,8 +443,8 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
     }
     if dead_letters > 0 {
         let text = format!(
-            "{}, which could not be read in full or name a test organisation; to list them: \
-             pillarbox dead-letter list",
+            "{}: not read in full, or of a test organisation; to list them: pillarbox dead-letter \
+             list",
             several(dead_letters, "delivery event")
         );
         lines.push(("dead letters", text));
@@ -476,8 +476,8 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     let TakenIn { unmatched, foreign, .. } = *taken_in;
     if unmatched + foreign > 0 {
         let text = format!(
-            "{unmatched} of these found no message when they arrived; {foreign} named a different \
-             organisation from their message's and were dropped"
+            "{unmatched} of these found no message when they arrived; {foreign} did not name the \
+             organisation that their message belongs to and were dropped"
         );
         lines.push(("unmatched events", text));
     }

@@ -173,7 +173,7 @@ fn everything_wrong_is_reported_at_once() {
         r"pillarbox.toml); allowed: an IP address or localhost, and a port",
         r#"sending.max_in_flight: is "many" (in the environment variable PILLARBOX_SENDING__MAX_IN_FLIGHT); allowed: a whole number from 1 to 10000"#,
         "sending.drain: is 60 (in ",
-        "a number has no unit",
+        "a bare number is not enough",
         r#"ses.region: is "EU west""#,
         "max_conections: there is no such key (in ",
         "did you mean max_connections?",

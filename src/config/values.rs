@@ -71,7 +71,7 @@ pub(super) fn duration(longest: Duration) -> impl FnOnce(&Given) -> Result<Durat
             let longest = humantime::format_duration(longest);
             format!(
                 "a duration over zero and up to {longest}, in quotes and with its unit, such as \
-                 \"30s\" or \"1m 30s\" (a number has no unit)"
+                 \"30s\" or \"1m 30s\" (a bare number is not enough)"
             )
         })
     }

@@ -143,7 +143,7 @@ impl<P: Provider> Dispatcher<P> {
         // differ all the same, neither the provider nor a simulator gets the message.
         let kind = self.store.organisation_kind(message.organisation);
         if kind.is_some_and(|kind| kind != message.kind) {
-            error!(id = %message.id, "a pending message and its organisation differ: one is test, one is not");
+            error!(id = %message.id, "a pending message and its organisation differ: one is for tests, one is not");
             return Err(StoreError::Damaged);
         }
         let envelope = message.envelope().map_err(|error| {

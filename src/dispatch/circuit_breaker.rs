@@ -70,9 +70,10 @@ impl Cause {
             ),
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
-                "Correct them; after a change at AWS, sending continues automatically. After a change \
-                 of credentials on this machine, send SIGHUP; after one of ses.configuration_set, of \
-                 the environment or of /etc/pillarbox/aws, restart the service",
+                "Correct them; after a change at AWS, sending continues automatically. If you \
+                 change credentials on this machine, send SIGHUP; if you change \
+                 ses.configuration_set, the environment or /etc/pillarbox/aws, restart the \
+                 service",
             ),
             Self::ClockWrong => (
                 "AWS refuses calls because this machine's clock is wrong",

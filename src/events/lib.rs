@@ -23,8 +23,8 @@ pub mod metrics;
 pub mod poll;
 
 /// Reason why the document of an event that was taken in is kept.
-const UNREAD_RECIPIENT: &str =
-    "a recipient is not exactly one address, so it was not suppressed; suppress it by hand";
+const UNREAD_RECIPIENT: &str = "an entry for a recipient does not have exactly one address, so nothing \
+                                was suppressed for it; suppress its addresses by hand";
 
 /// Reason why the document of an event that was not taken in is kept.
 const OF_A_TEST_ORGANISATION: &str = "it names a test organisation, whose mail never goes to SES; find out what else sends with \
@@ -117,8 +117,8 @@ impl EventProcessor {
                 }
                 Applied::OtherOrganisation => {
                     warn!(
-                        "an event was dropped, because it names a different organisation from its \
-                         message's"
+                        "an event was dropped, because it does not name the organisation that its \
+                         message belongs to"
                     );
                     foreign += 1;
                 }

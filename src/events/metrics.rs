@@ -66,7 +66,7 @@ impl EventMetrics {
         );
         registry.register(
             "pillarbox_foreign_event_documents",
-            "Event documents that named a different organisation from their message's",
+            "Event documents that did not name the organisation that their message belongs to",
             self.foreign.clone(),
         );
     }

@@ -379,7 +379,7 @@ async fn serve_secure(
     let handshake = tokio::select! {
         biased;
         handshake = handshake => handshake,
-        () = told(client.as_deref()) => return tracing::debug!("a handshake made room"),
+        () = told(client.as_deref()) => return tracing::debug!("a handshake was ended to make room for other connections"),
     };
     if let Some(client) = &client {
         client.enter(Activity::Silent);

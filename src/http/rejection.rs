@@ -152,7 +152,7 @@ impl Rejection {
                 }
             }
             .into(),
-            Self::ShuttingDown => "the service is stopping, or is drained; try again".into(),
+            Self::ShuttingDown => "the service is stopping or being drained; try again".into(),
             Self::TooManyConnections => "too many connections are open; try again later".into(),
         }
     }

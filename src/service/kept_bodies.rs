@@ -173,7 +173,7 @@ pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> 
 /// Releases all bodies that the service manager has kept.
 pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
     let what = "the service manager cannot be reached to drop the bodies (--drop-bodies), so it still \
-                keeps them; start the service again by its unit";
+                keeps them; start the service again through its unit";
     let failed = |source| ServiceError::System { what, source };
     let is_kept = |arena: &LeftArena| arena.keeper == ArenaKeeper::Manager;
     let (kept, others): (Vec<_>, Vec<_>) =

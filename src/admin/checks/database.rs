@@ -167,8 +167,8 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
             "longest calls",
             format!(
                 "calls of node {} may last {} after its last sign of life, but those of node {} \
-                 only {}; the other nodes wait for a node's own time before they treat it as dead, \
-                 even if cluster.dead_after is shorter",
+                 only {}; the other nodes wait for as long as a node's own calls may last before \
+                 they treat it as dead, even if cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,

@@ -135,7 +135,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     notice("draining",
         "Somebody drains the node; the other nodes accept messages",
         "An operator drains this node: it sends the messages that it holds, and after five \
-         seconds, the time for load balancers to notice, it accepts no new ones",
+         seconds, which give load balancers time to notice, it accepts no new ones",
         "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
          --undo NODE",
         |s, found| if let Some(name) = &s.draining {
@@ -177,7 +177,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     notice("starting",
         "It ends within 20 seconds, or another condition replaces it",
-        "AWS has not answered yet whether the credentials are good", "Wait a few seconds",
+        "AWS has not said yet whether the credentials are good", "Wait a few seconds",
         |s, found| found.if_so(s.account == AccountCheck::Unasked),
     ).not_ready(),
     account(Critical, AccountFault::CredentialsMissing, CREDENTIALS_ALERT),
@@ -231,7 +231,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ),
     warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
-        "The provider refused five messages of an organisation in a row with the same error text; \
+        "The provider refused five consecutive messages of an organisation with the same error text; \
          messages that it refuses with this text wait until it accepts another message of the \
          organisation",
         "Correct what the provider complains about, or cancel the messages: pillarbox message list \
@@ -336,7 +336,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
 #[rustfmt::skip] // A table.
 pub(super) static OBSERVED: [Definition; 30] = [
     warning("queue_filling", QUEUE_ALERT,
-        "The queue, or an organisation's share of it, fills up",
+        "The queue, or an organisation's share of it, is filling up",
         "Mail comes in faster than it goes out. Fix what slows down sending, ask AWS for a higher \
          rate, or raise sending.max_pending_bytes",
         |s, found| {
@@ -382,9 +382,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Delivery events were set aside as dead letters: they could not be read in full, or name a \
          test organisation",
-        "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a bounce \
-         or a complaint, suppress its recipients by hand. If it is not from SES, find out what else \
-         writes to the SQS queue; if it names a test organisation, what else sends with that name. Then clear the list: pillarbox dead-letter clear --all",
+        "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a \
+         bounce or a complaint, suppress its recipients by hand. If it is not from SES, find out \
+         what else writes to the SQS queue; if it names a test organisation, find out what else \
+         sends with that name. Then clear the list: pillarbox dead-letter clear --all",
         |s, found| if let Some(EventBacklog { dead_letters: letters @ 1.., .. }) = s.stored.backlog {
             let kept = format!(
                 "{} {} set aside as dead letters: not read in full, or of a test organisation",
@@ -568,8 +569,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ),
     warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
         "The process ended before it sent messages; those messages have failed",
-        "List the messages: pillarbox message list --status failed. If the error of one says that SES \
-         may have it, look for an event first. Senders must post the others again with new \
+        "List the messages: pillarbox message list --status failed. If the error of one says that \
+         SES may have it, look for an event first. Senders must post the others again with new \
          idempotency keys. Then run: pillarbox status --acknowledge",
         |s, found| if let Ok(Some(lost)) = s.stored.lost {
             let message = format!(
@@ -580,9 +581,10 @@ pub(super) static OBSERVED: [Definition; 30] = [
     ).found_by_each_node(),
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used",
-        "If they belong to another data directory, database or node, start the service with its \
-         configuration, which sends their messages. Otherwise their messages have failed; discard the \
-         bodies: pillarbox bodies drop. Until then, the service manager keeps no bodies of this process",
+        "If they belong to another data directory, database or node, start the service with the \
+         configuration of that one; the service then sends their messages. Otherwise their \
+         messages have failed; discard the bodies: pillarbox bodies drop. Until then, the service \
+         manager keeps no bodies of this process",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
             found.says(format!("Bodies of an earlier process cannot be used: {why}"));
         },
@@ -639,8 +641,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
         "Requests were refused with 503 QueueFull",
         "A memory limit, or an organisation's share of one, is used up, or an organisation has too \
-         many list requests waiting. If the queue has room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
-         max_writing_bytes)",
+         many list requests waiting. If the queue has room, clients send bodies too slowly or do \
+         not read responses (max_reading_bytes, max_writing_bytes)",
         |s, found| if s.recent.totals.refused_for_room > 0 {
             let requests = several(s.recent.totals.refused_for_room, "request");
             found.says(format!("{requests} got 503 QueueFull{LATELY_SAID}"));

@@ -175,9 +175,10 @@ fn bodies(bodies: &Bodies) -> Finding {
         Some(why) => Finding::warning(
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
-            "if they belong to another data directory, database or node, start the service with its \
-             configuration, which sends their messages; otherwise discard them: pillarbox bodies \
-             drop. Until then, the service manager keeps no bodies of this process",
+            "if they belong to another data directory, database or node, start the service with \
+             the configuration of that one, so that it sends their messages; otherwise discard \
+             them: pillarbox bodies drop. Until then, the service manager keeps no bodies of this \
+             process",
         ),
         None => Finding::ok(ABOUT, summary),
     }

@@ -45,8 +45,8 @@ pub(crate) struct Import {
     #[arg(long, value_name = "REASON", default_value = SuppressionReason::Manual.as_str())]
     #[arg(value_parser = SuppressionReason::ALL.map(SuppressionReason::as_str))]
     reason: String,
-    /// List as CSV: of pillarbox, with the columns address, reason, since, organisation and message,
-    /// or of another program; - for standard input. Only an address is required.
+    /// CSV file: an export from pillarbox, with the columns address, reason, since, organisation and
+    /// message, or a list from another program; - for standard input. Only an address is required.
     file: PathBuf,
 }
 

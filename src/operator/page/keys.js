@@ -32,7 +32,7 @@ function row(key) {
   const revoke = copyButton(`pillarbox key revoke ${key.id}`, `that revokes key ${key.id}`, "Copy command");
   found.append(
     head, cell("nowrap", link(key.organisation, address("keys", { organisation: key.organisation }))), cell("text", key.scopes.join(", ")),
-    cell("text", key.domains.length > 0 ? key.domains.join(", ") : "all of the organisation"), cell("text", terms.join("; ") || "–"),
+    cell("text", key.domains.length > 0 ? key.domains.join(", ") : "all domains of the organisation"), cell("text", terms.join("; ") || "–"),
     cell("time", key.lastUsedAt ? ago(key.lastUsedAt) : "never used"),
     cell("time", ...(isOver ? [mark("expired", "bad"), " "] : []), key.expiresAt ? when(key.expiresAt) : "never"), cell("nowrap", revoke));
   return found;

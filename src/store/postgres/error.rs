@@ -112,7 +112,7 @@ pub enum ConnectError {
     #[error("PostgreSQL: {0}")]
     Server(String),
     #[error(
-        "another node of the name {0:?} uses this database, from another machine, another data \
+        "another node named {0:?} uses this database, from another machine, another data \
          directory or a copy of this one; give this node another name in cluster.node, and its own \
          data directory"
     )]
