@@ -156,7 +156,7 @@ impl PausedDomains {
                 News::Verified => {
                     (pause.until, pause.failures) = (now, 0);
                     self.queue.pause_domain(*organisation, name, now);
-                    info!(domain = %name, "the domain is verified; it is tried at once, with one message");
+                    info!(domain = %name, "the domain is verified; a message tries it at once");
                     true
                 }
                 News::Replaced => {
