@@ -161,9 +161,8 @@ impl DevArgs {
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         if self.check.check {
-            return Ok(self
-                .check
-                .report(&service::check_dev(&options), "can read the configuration"));
+            let check = service::check_dev(&options);
+            return Ok(self.check.report(&check, "can read the configuration"));
         }
         logging::start(MessageLines::Shown);
         match finish(service::dev(options, Inherited::from_environment()?))? {

@@ -379,7 +379,7 @@ async fn serve_secure(
     let handshake = tokio::select! {
         biased;
         handshake = handshake => handshake,
-        () = told(client.as_deref()) => return tracing::debug!("a handshake was ended to make room for other connections"),
+        () = told(client.as_deref()) => return tracing::debug!("a handshake ended to make room for others"),
     };
     if let Some(client) = &client {
         client.enter(Activity::Silent);

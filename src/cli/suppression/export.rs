@@ -72,9 +72,8 @@ pub(crate) async fn export(session: &Session, given: Export) -> Result<String, C
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
     note(session, &Exported { exported: 0, ..exported });
     Ok(session.show(&exported, |exported| {
-        let are = if exported.exported == 1 { "is" } else { "are" };
         let suppressions = several(exported.exported, "suppression");
-        format!("{suppressions} {are} in {}\n", given.file.display())
+        format!("{suppressions} written to {}\n", given.file.display())
     }))
 }
 

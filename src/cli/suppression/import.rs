@@ -193,9 +193,8 @@ impl Pass<'_> {
         let answer = session.call(SuppressionImport { rows, mode }).await;
         let answer = answer.map_err(|source| {
             let done = self.imported.added + self.imported.already_there;
-            let are = if done == 1 { "is" } else { "are" };
             let rest = "import the list again for the rest";
-            CliError::Refused(format!("{source}. {} {are} in; {rest}", several(done, "row")))
+            CliError::Refused(format!("{source}. {} done; {rest}", several(done, "row")))
         })?;
         self.imported.added += answer.added as u64;
         self.imported.already_there += answer.already_there as u64;
@@ -248,9 +247,8 @@ impl Pass<'_> {
         match self.imported.refused.len() as u64 {
             0 => Ok(report),
             refused => {
-                let were = if refused == 1 { "was" } else { "were" };
-                let rows = several(refused, "row");
-                Err(CliError::Reported { report, what: format!("{rows} {were} refused; {result}") })
+                let what = format!("{} refused; {result}", several(refused, "row"));
+                Err(CliError::Reported { report, what })
             }
         }
     }
