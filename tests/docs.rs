@@ -550,7 +550,11 @@ fn type_of(schema: &Value) -> String {
     ] {
         match (schema.get(least), schema.get(most)) {
             (Some(least), Some(most)) => write!(words, "; {least} to {most}{unit}").unwrap(),
-            (Some(least), None) => write!(words, "; at least {least}{unit}").unwrap(),
+            (Some(least), None) => {
+                let one = unit.replace("ies", "y");
+                let unit = if *least == 1 { one.trim_end_matches('s') } else { unit };
+                write!(words, "; at least {least}{unit}").unwrap();
+            }
             (None, Some(most)) => write!(words, "; at most {most}{unit}").unwrap(),
             (None, None) => {}
         }

@@ -35,7 +35,7 @@ pub enum ConnectError {
     )]
     Absent { path: PathBuf },
     /// Nothing listens: the socket is left over from a process that has ended.
-    #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
+    #[error("nothing listens on the socket {}: its service has ended", path.display())]
     Refused { path: PathBuf },
     #[error(
         "this user may not use the socket {}; run the command as the service's user or as root",

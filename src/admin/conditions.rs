@@ -179,11 +179,11 @@ worded! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]
     pub enum Severity {
-        /// No mail flows, or mail is being lost.
+        /// No mail flows, or mail will be lost if nobody acts.
         Critical = "critical",
-        /// One organisation, domain or endpoint is affected, or a limit is near.
+        /// Mail still flows, but something needs attention.
         Warning = "warning",
-        /// Neither critical nor a warning.
+        /// For information.
         #[default]
         Notice = "notice",
     }

@@ -40,7 +40,7 @@ const EVENTS: [Explanation; 8] = [
     told(
         "stopped_at_ses",
         "SES did not send the message: the address is on a suppression list at SES, or SES found it \
-         not valid",
+         invalid",
         "If the bounce's subtype is OnAccountSuppressionList and the address works again, remove it \
          from the list at SES: pillarbox suppression remove --at-ses --org ORG ADDRESS. It is not \
          suppressed in this service",
@@ -49,7 +49,7 @@ const EVENTS: [Explanation; 8] = [
         "complaint",
         "The recipient's mailbox provider passed on a complaint. Unless its feedback type is \
          not-spam, the recipient marked the message as spam",
-        "Send no more to this person unless they ask for it. If the complaint suppressed the \
+        "Send no more mail to this person unless they ask for it. If the complaint suppressed the \
          address, the suppression stops further mail to them",
     ),
     told(
@@ -82,8 +82,8 @@ pub const fn of_failure(code: FailureCode) -> Explanation {
         FailureCode::BodyLostOnRestart => (
             "The process ended while the message was pending, and nothing kept its body",
             "If its error says that SES may have it, look for an event of the message first. \
-             Otherwise post it again from the application with a new idempotency key. What keeps \
-             bodies: pillarbox bodies",
+             Otherwise post it again from the application with a new idempotency key. To see what \
+             keeps bodies: pillarbox bodies",
         ),
         FailureCode::ProviderRejected => (
             "SES refused this message for good, for the reason that it names",

@@ -144,7 +144,7 @@ fn rights(call: &KeyAdd) -> Result<KeyRights> {
 
 fn unknown(id: u32) -> Refusal {
     Refusal::new(format!(
-        "there is no key {id}, or it is revoked already; to list the keys: pillarbox key list"
+        "there is no key {id}, or it is already revoked; to list the keys: pillarbox key list"
     ))
 }
 

@@ -175,19 +175,19 @@ calls! {
     "organisation-limit" OrganisationLimit {
         /// Name.
         name: String,
-        /// Most recipients in a minute, or none for no limit.
+        /// Maximum number of recipients in a minute, or none for no limit.
         #[arg(long, value_name = "N|none", group = "limits")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         per_minute: Option<String>,
-        /// Most recipients in an hour, or none for no limit.
+        /// Maximum number of recipients in an hour, or none for no limit.
         #[arg(long, value_name = "N|none", group = "limits")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         per_hour: Option<String>,
-        /// Most recipients in a day, or none for no limit.
+        /// Maximum number of recipients in a day, or none for no limit.
         #[arg(long, value_name = "N|none", group = "limits")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         per_day: Option<String>,
-        /// Most recipients in a month, or none for no limit.
+        /// Maximum number of recipients in a month, or none for no limit.
         #[arg(long, value_name = "N|none", group = "limits")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         per_month: Option<String>,
@@ -200,7 +200,7 @@ calls! {
     /// Show how many recipients were accepted for each organisation in a month, for example for
     /// billing.
     "organisation-usage" OrganisationUsage {
-        /// Month in UTC; this one if not given.
+        /// Month in UTC; the current month if not given.
         #[arg(long, value_name = "YYYY-MM")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         month: Option<String>,
@@ -223,7 +223,7 @@ calls! {
         sends: organisation::SendsWhilePaused,
     } -> organisation::OrganisationPaused: AllNodes => organisation::pause;
 
-    /// Resume an organisation: its messages are sent again.
+    /// Resume an organisation: pillarbox continues to send its messages.
     "organisation-resume" OrganisationResume {
         /// Name.
         name: String,
@@ -245,8 +245,8 @@ calls! {
         #[arg(long = "scope", value_name = "SCOPES", value_delimiter = ',')]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         scopes: Vec<String>,
-        /// Sender domain that the key is for; repeat it for several. Every domain of the organisation if
-        /// not given.
+        /// Sender domain that the key is for; repeat the option for several. Every domain of the
+        /// organisation if not given.
         #[arg(long = "domain", value_name = "DOMAIN")]
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         domains: Vec<String>,
@@ -265,7 +265,7 @@ calls! {
     "key-rotate" KeyRotate {
         /// Number of the key, from the list.
         id: u32,
-        /// How long the old key still works, unless it expires before; 0s ends it at once.
+        /// How long the old key still works, unless it expires earlier; 0s ends it at once.
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: String,
     } -> key::KeyAdded: File => key::rotate;
@@ -288,7 +288,7 @@ calls! {
         /// Organisation that sends from the domain.
         #[arg(long = "org", value_name = "NAME")]
         organisation: String,
-        /// Domain. A sub-domain is another domain.
+        /// Domain. Add each sub-domain separately.
         domain: String,
         /// Treat the domain as verified, without asking SES.
         #[arg(long = "assume-verified", action = ArgAction::SetTrue, conflicts_with = "mail_from")]
@@ -348,7 +348,7 @@ calls! {
     "suppression-list" SuppressionList {
         #[command(flatten)]
         scope: Option<suppression::Scope>,
-        /// Only suppressions of addresses with this text, in any case.
+        /// Only suppressions of addresses with this text, ignoring case.
         #[arg(long, value_name = "TEXT")]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         search: Option<String>,
@@ -393,14 +393,14 @@ calls! {
         #[arg(long, value_parser = PossibleValuesParser::new(MessageOutcome::ALL.map(MessageOutcome::as_str)))]
         #[serde(skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
-        /// Only messages with this text in the address of a recipient, in any case.
+        /// Only messages with this text in the address of a recipient, ignoring case.
         #[arg(long, value_name = "TEXT")]
         recipient: Option<String>,
         /// Only messages from an address of this domain.
         #[arg(long, value_name = "DOMAIN")]
         #[serde(skip_serializing_if = "Option::is_none", alias = "sender_domain")]
         sender_domain: Option<String>,
-        /// Only messages with each of these words in the subject, in any case and order.
+        /// Only messages with each of these words in the subject, in any order, ignoring case.
         #[arg(long, value_name = "WORDS")]
         #[serde(skip_serializing_if = "Option::is_none")]
         subject: Option<String>,
@@ -423,7 +423,7 @@ calls! {
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]
         count: bool,
-        /// Most messages to list.
+        /// Maximum number of messages to list.
         #[arg(long, default_value = "50")]
         #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=message::MAX_LISTED))]
         limit: usize,
@@ -468,7 +468,7 @@ calls! {
         /// URL to which pillarbox posts events, https or http.
         url: String,
         /// Types of events, such as email.bounce,email.complaint; all types if not given. With --format
-        /// resend also by Resend's names, such as email.bounced.
+        /// resend, Resend's names, such as email.bounced, are accepted too.
         #[arg(long, value_name = "TYPES", value_delimiter = ',')]
         types: Vec<String>,
         /// Format of the events; the format of the feed if not given.
@@ -513,7 +513,8 @@ calls! {
         id: u32,
     } -> webhook::Webhook: File => webhook::resume;
 
-    /// Create a new secret and print it. Earlier secrets still sign for 24 hours, at most 5 in all.
+    /// Create a new secret and print it. Earlier secrets still sign for 24 hours; at most 5 secrets
+    /// sign at the same time.
     "webhook-rotate" WebhookRotate {
         /// Number of the endpoint, from the list.
         id: u32,
@@ -580,20 +581,20 @@ calls! {
 
     /// Have the running service execute the installed program in its own place.
     "restart" Restart {} -> restart::RestartBegun:
-        Node("no service runs, so there is none to restart; start it") => restart::begin;
+        Node("no service is running, so there is none to restart; start it") => restart::begin;
 
     /// Tell which program answers.
     "running-program" AskRunningProgram {} -> restart::RunningProgram:
-        Node("no service runs, so there is none to restart; start it") = restart::running;
+        Node("no service is running, so there is none to restart; start it") = restart::running;
 
     /// Show the bodies of pending messages, and what they survive.
     "bodies-show" BodiesShow {} -> bodies::Bodies:
-        Node("no service runs, so no process has bodies; start it") = bodies::show;
+        Node("no service is running, so no process has bodies; start it") = bodies::show;
 
     /// Discard bodies of an earlier process that cannot be used and that the service manager still
-    /// keeps. Their messages have failed.
+    /// keeps. Their messages have failed or will fail.
     "bodies-drop" BodiesDrop {} -> bodies::BodiesDropped:
-        Node("no service runs, so no process has bodies; start it") = bodies::drop_unreadable;
+        Node("no service is running, so no process has bodies; start it") = bodies::drop_unreadable;
 
     /// Show how the service is doing.
     "status" Status {} -> status::ServiceStatus: File => status::status;
@@ -603,15 +604,15 @@ calls! {
 
     /// Show the address that opens the operator's page.
     "page" Page {} -> status::PageAddress: Node(
-        "no service runs, so there is no page; start it with `pillarbox serve`"
+        "no service is running, so there is no page; start it with `pillarbox serve`"
     ) = status::page;
 
     /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
     /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
     /// their whole time.
     "clock-confirm" ClockConfirm {} -> status::ClockConfirmed: Node(
-        "no service runs, so there is nothing to confirm; start the service, and confirm the clock \
-         if `pillarbox status` says that it is in doubt"
+        "no service is running, so there is nothing to confirm; start the service, and confirm the \
+         clock if `pillarbox status` says that it is in doubt"
     ) => status::confirm_clock;
 
     /// Examine a part of the set-up with the service's own credentials and clock.
@@ -619,11 +620,11 @@ calls! {
         /// Part.
         #[arg(skip = checks::Part::Account)]
         part: checks::Part,
-    } -> checks::Examined: Node("no service runs that could be examined") => checks::examine;
+    } -> checks::Examined: Node("no service is running that could be examined") => checks::examine;
 
     /// Post a test to the receiver of alerts, and tell its answer.
     "alerts-test" AlertsTest {} -> alerts::AlertsTested: Node(
-        "no service runs that could post a test: start it and try again"
+        "no service is running that could post a test: start it and try again"
     ) => alerts::test;
 
     /// Send a message to SES's mailbox simulator, the way that all messages go.
@@ -636,7 +637,7 @@ calls! {
         #[serde(default)]
         form: test_send::MessageForm,
     } -> test_send::TestSent: Node(
-        "no service runs, and only a running service sends: start it and try again"
+        "no service is running, and only a running service sends: start it and try again"
     ) => test_send::send;
 }
 
@@ -741,7 +742,7 @@ impl Admin {
 
     fn ses(&self, advice: &str) -> Result<&SesClient> {
         self.service.as_ref().map(|service| &service.ses).ok_or_else(|| {
-            Refusal::new(format!("no service runs, and only a running service asks SES: {advice}"))
+            Refusal::new(format!("no service is running, and only the service asks SES: {advice}"))
         })
     }
 }

@@ -219,8 +219,8 @@ pub(super) async fn list(admin: &Admin, call: MessageList) -> Result<Messages> {
 pub(super) async fn cancel(admin: &Admin, call: MessageCancel) -> Result<MessagesCancelled> {
     if admin.live().is_none() {
         return Err(Refusal::new(
-            "no service runs, so nothing can be cancelled now. If the service manager keeps the \
-             bodies, the next start sends the queued messages; otherwise it fails them with \
+            "no service is running, so nothing can be cancelled now. If the service manager keeps \
+             the bodies, the next start sends the queued messages; otherwise they fail with \
              body_lost_on_restart. To send none of them, discard the bodies before the start: \
              systemctl clean --what=fdstore pillarbox",
         ));

@@ -130,7 +130,7 @@ pub(super) async fn add(admin: &Admin, call: OrganisationAdd) -> Result<Organisa
         admin.store.add_organisation(name.clone()).await?
     };
     added.map(|added| shown(&added)).ok_or_else(|| {
-        Refusal::new(format!("there is an organisation {name} already; choose another name"))
+        Refusal::new(format!("there is already an organisation {name}; choose another name"))
     })
 }
 
@@ -170,7 +170,7 @@ pub(super) async fn limit(admin: &Admin, call: OrganisationLimit) -> Result<Orga
         }
     }
     if changes.is_empty() {
-        return Err(Refusal::new("say which limit changes, such as --per-day 10000"));
+        return Err(Refusal::new("say which limit to change, such as --per-day 10000"));
     }
     admin.require_no_node_before(FIRST_WITH_RIGHTS).await?;
     let change = move |organisation: &mut domain::Organisation| {
@@ -288,8 +288,8 @@ impl Admin {
     ) -> Result<OnAllNodes<PausedMessages>> {
         self.follow_pauses_on_all(organisation.id).await.map_err(|error| {
             Refusal::new(format!(
-                "{name} is {done} in the store, but it is unknown whether all nodes know it \
-                 already ({error}); run the command again",
+                "{name} is {done} in the store, but it is unknown whether all nodes know this \
+                 yet ({error}); run the command again",
                 name = organisation.name
             ))
         })

@@ -64,7 +64,7 @@ pub(super) fn organisation_name(text: &str) -> Result<OrganisationName> {
 
 pub(super) fn domain_name(text: &str) -> Result<DomainName<'_>> {
     DomainName::parse(text).map_err(|_| {
-        Refusal::new(format!("{text:?} is not a domain name; write it as in mail.example.com"))
+        Refusal::new(format!("{text:?} is not a domain name; write it like mail.example.com"))
     })
 }
 

@@ -139,7 +139,7 @@ pub(super) async fn begin(admin: &Admin, _: Restart) -> Result<RestartBegun> {
         )));
     }
     if restarts.asked.send_replace(true) {
-        return Err(Refusal::new("a restart is under way already"));
+        return Err(Refusal::new("a restart is already under way"));
     }
     info!(version = check.version, "restarting: the installed program replaces this one");
     let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();

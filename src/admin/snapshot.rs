@@ -127,7 +127,7 @@ impl StoreHealth {
             Self::FileGone => Some((
                 "the data file is gone",
                 "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
-                 the service: it writes a copy of its data in the place of the file",
+                 the service: it writes a copy of its data in place of the file",
             )),
             Self::FileReplaced => Some((
                 "the data file is not the one that the service has open",
@@ -135,7 +135,7 @@ impl StoreHealth {
                  stop the service, then run: pillarbox restore FILE --replace",
             )),
             Self::FileWrittenOver => Some((
-                "another process has written over the data file",
+                "another process has overwritten the data file",
                 "Its data is lost, and outcomes of messages cannot be stored. Stop the service, \
                  then restore the newest backup: pillarbox restore FILE --replace",
             )),

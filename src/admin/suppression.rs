@@ -334,14 +334,14 @@ fn suppression(row: &ImportRow, now: Timestamp) -> Result<domain::Suppression, S
         .map_err(|rule| format!("{:?} is not an address: {rule}", row.address))?;
     let reason = row.reason.as_deref().map_or(Ok(SuppressionReason::Manual), |word| {
         SuppressionReason::from_word(word)
-            .ok_or_else(|| format!("{word:?} is not a reason: bounce, complaint or manual"))
+            .ok_or_else(|| format!("{word:?} is not a reason; give bounce, complaint or manual"))
     })?;
     let since = row.since.as_deref().map_or(Ok(now), |text| {
         Timestamp::parse_rfc3339_with_offset(text)
-            .map_err(|_| format!("{text:?} is not a time, such as 2026-11-21T09:30:00Z"))
+            .map_err(|_| format!("{text:?} is not a time such as 2026-11-21T09:30:00Z"))
     })?;
     let cause = row.message.as_deref().map(|text| {
-        text.parse().map_err(|_| format!("{text:?} is not the id of a message of pillarbox"))
+        text.parse().map_err(|_| format!("{text:?} is not the id of a pillarbox message"))
     });
     Ok(domain::Suppression { address, reason, since, cause: cause.transpose()? })
 }

@@ -340,9 +340,8 @@ pub(super) async fn replay(admin: &Admin, call: WebhookReplay) -> Result<Webhook
 impl Admin {
     /// The place of an event that the endpoint's organisation has.
     async fn event_position(&self, webhook: &Endpoint, event: &str) -> Result<FeedPosition> {
-        let id: FeedEventId = event
-            .parse()
-            .map_err(|rule| Refusal::new(format!("{event:?} is not an event: {rule}")))?;
+        let id: FeedEventId =
+            event.parse().map_err(|rule| Refusal::new(format!("{event:?} is {rule}")))?;
         let now = self.clock.window_time();
         let found = self.store.feed_entry(webhook.organisation, id.position(), now).await?;
         match found.filter(|entry| entry.id() == id) {

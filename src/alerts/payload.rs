@@ -108,7 +108,7 @@ pub(super) fn delivery(
         }
         (AlertKey::Domain { organisation: of, name }, AlertEvent::DomainFailed) => {
             let organisation = organisation(*of)?;
-            let message = format!("SES does not verify {name}: {organisation} cannot send from it");
+            let message = format!("{name} is not verified: {organisation} cannot send from it");
             let advice = Some(format!("See what is missing: pillarbox domain check {name}"));
             let data = DomainData { domain: name, organisation, message, advice };
             ("domain.failed", Data::Domain(data))
@@ -122,7 +122,7 @@ pub(super) fn delivery(
             let message = format!("API key {id} of {organisation} expires at {expires_at}");
             let advice = format!(
                 "Create another key: pillarbox key add --org {organisation}. Give it to the \
-                 application before this one ends"
+                 application before the old one expires"
             );
             let data = KeyData { id, label, organisation, expires_at, message, advice };
             ("key.expiring", Data::Key(data))

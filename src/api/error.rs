@@ -199,7 +199,7 @@ impl ApiError {
             }
             Self::UnsupportedTag { field } => {
                 let message = format!(
-                    "{field}: only transactional messages are sent; leave it out or say \
+                    "{field}: only transactional messages are sent; leave it out, or set it to \
                      transactional"
                 );
                 (message.into(), Some(field), None)
@@ -213,12 +213,12 @@ impl ApiError {
             }
             Self::MissingScope(scope) => {
                 let scope = scope.as_str();
-                (format!("this API key does not have the scope {scope}").into(), None, None)
+                (format!("this API key does not have the {scope} scope").into(), None, None)
             }
             Self::SenderForbidden { field, domain } => {
                 let domain = clip(domain, MAX_ECHO_CHARS);
                 let message =
-                    format!("{field}: this API key is not for the sender domain {domain}");
+                    format!("{field}: this API key is not valid for the sender domain {domain}");
                 (message.into(), Some(field), None)
             }
             Self::Suppressed { field } => {
@@ -426,7 +426,7 @@ pub fn clip(text: &str, max_chars: usize) -> &str {
 /// Advice for a domain that is not verified.
 fn other_domains(verified: &[String]) -> String {
     match verified {
-        [] => "an operator adds it with pillarbox domain add".to_owned(),
+        [] => "ask an operator to add it (pillarbox domain add)".to_owned(),
         some => format!("send from {}", some.join(" or ")),
     }
 }

@@ -188,7 +188,7 @@ pub(crate) fn decoded<'t>(
     path: impl FnOnce() -> String,
 ) -> Result<&'t str, FieldError> {
     text.text().ok_or_else(|| {
-        let rule = format!("must be at most {MAX_DECODED_BYTES} bytes as it is written");
+        let rule = format!("must be at most {MAX_DECODED_BYTES} bytes in JSON, escapes included");
         FieldError::new(path(), rule)
     })
 }
@@ -244,7 +244,7 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
         Json::Array(elements) => elements,
         other @ Json::String(_) => {
             let rule = not_type("an array of strings", other);
-            let rule = format!("{rule}; write [\"ada@example.net\"], also for one address");
+            let rule = format!("{rule}; write [\"ada@example.net\"], even for one address");
             return Err(FieldError::new(path, rule));
         }
         other => return Err(wrong_type(path, "an array of strings", other)),
@@ -333,7 +333,7 @@ pub fn require_no_fields(body: &[u8]) -> Result<(), ApiError> {
         None => Ok(()),
         Some((name, _)) => {
             let name = clip(name.shown(), MAX_ECHO_CHARS);
-            Err(FieldError::new(name, "unknown field; the body is {}").into())
+            Err(FieldError::new(name, "unknown field; the body must be {}").into())
         }
     }
 }
@@ -425,7 +425,7 @@ impl FeedQuery {
 fn feed_types(value: &str) -> Result<FeedTypes, FieldError> {
     let types = value.split(',').map(str::parse::<FeedEventType>);
     types.collect::<Result<_, _>>().map_err(|error| {
-        FieldError::new("types", format!("each type, separated by commas, {error}"))
+        FieldError::new("types", format!("must be a comma-separated list; each entry {error}"))
     })
 }
 

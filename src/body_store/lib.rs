@@ -282,7 +282,7 @@ impl BodyStore {
         let Arena { owner, seed, moments, .. } = *self.0;
         let head = ArenaHead { owner, seed, origin: Some(moments.origin()) };
         if let Err(error) = self.0.write(&head.encode(), 0) {
-            error!(%error, "the format of the bodies' memory could not be written down");
+            error!(%error, "the format of the bodies' memory could not be recorded");
         }
         self.0.is_owned.store(true, Ordering::SeqCst);
         let freed = {

@@ -34,10 +34,9 @@ impl Bodies {
                     && let Some(why) = &shown.unreadable
                 {
                     let said = format!(
-                        "This discards bodies of an earlier process that cannot be used: {why}. If \
-                         they belong to another data directory, database or node, the messages \
-                         there fail; if they belong to this one, their messages have already \
-                         failed."
+                        "This discards unusable bodies of an earlier process: {why}. If they \
+                         belong to another data directory, database or node, the messages there \
+                         fail; otherwise, their messages have already failed."
                     );
                     if confirmation.dry_run {
                         return Ok(session.show(&shown, |_| format!("{said}\n")));
@@ -52,11 +51,11 @@ impl Bodies {
     }
 }
 
-const NONE_TO_DROP: &str = "the service manager keeps no bodies that this process cannot use\n";
+const NONE_TO_DROP: &str = "nothing to discard: the service manager keeps no unusable bodies\n";
 
 fn dropped(answer: &BodiesDropped) -> String {
     let text = if answer.dropped {
-        "bodies of an earlier process are discarded; from now on, those of this one are kept\n"
+        "discarded; from now on, the service manager keeps the bodies of this process\n"
     } else {
         NONE_TO_DROP
     };
@@ -65,7 +64,8 @@ fn dropped(answer: &BodiesDropped) -> String {
 
 fn text(bodies: &Shown) -> String {
     let mut text = format!("bodies  {}\n", bodies.summary());
-    let _ = writeln!(text, "bytes   {} of bodies, {} of memory", bodies.bytes, bodies.memory_bytes);
+    let (bytes, memory) = (bodies.bytes, bodies.memory_bytes);
+    let _ = writeln!(text, "bytes   {bytes} in bodies, {memory} of memory used for them");
     if let Some(oldest) = &bodies.oldest_at {
         let _ = writeln!(text, "oldest  {oldest}");
     }

@@ -17,7 +17,8 @@ use pillarbox_store::{Existing, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {
-    /// Import a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
+    /// Import a backup (`pillarbox backup`) into an empty database. Start no node before the import
+    /// ends.
     Import(Import),
 }
 
@@ -43,7 +44,7 @@ impl Import {
         let config = connect::load(self.config.as_deref())?;
         let StoreConfig::Postgres(postgres) = &config.store else {
             let rule = "the configuration has no database: set [store] engine = \"postgres\" and \
-                        [store.postgres], as each node needs it";
+                        [store.postgres], as on each node";
             return Err(CliError::Usage(rule.to_owned()));
         };
         let server = service::postgres_server(postgres)?;
@@ -75,7 +76,7 @@ fn refusal(error: &ImportError) -> String {
             "stop these nodes normally, then try again. If one of them crashed, start it again \
              before you stop it"
         }
-        ImportError::NotEmpty => "make an empty database, and name it in store.postgres.database",
+        ImportError::NotEmpty => "create an empty database, and name it in store.postgres.database",
         ImportError::Server(_) => "check store.postgres and the server's log",
         ImportError::Unanswered => {
             return format!(
@@ -100,8 +101,8 @@ fn told(done: &Imported) -> String {
     if done.pending > 0 {
         let _ = writeln!(
             text,
-            "messages that were not sent yet: {}; their bodies are gone, and the first node that \
-             starts fails them",
+            "messages that were not sent yet: {}; their bodies are gone, so these messages fail \
+             when the first node starts",
             done.pending
         );
     }

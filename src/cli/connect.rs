@@ -29,7 +29,7 @@ pub(super) struct Connection {
     // Not by `next_help_heading`, which would take in the command's own arguments that follow.
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     config: Option<PathBuf>,
-    /// Socket of the running service. The command never opens the data file then.
+    /// Socket of the running service. With it, the command never opens the data file.
     #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
     socket: Option<PathBuf>,
     /// Print JSON, for programs.
@@ -203,7 +203,7 @@ impl Connection {
         if self.format() == Format::People {
             // To standard error: what is printed is the command's answer alone.
             let file = directory.join(FILE_NAME);
-            let note = format!("no service runs; working on {}", file.display());
+            let note = format!("no service is running; working on {}", file.display());
             let _ = writeln!(io::stderr(), "pillarbox: {note}");
         }
         admin.webhooks_proxy = proxy;

@@ -107,7 +107,7 @@ impl Doctor {
                 }
                 Err(_) => report.add(Finding::not_ok(
                     "sending",
-                    "no service runs that could send",
+                    "no service is running that could send",
                     "start the service, then run this command again",
                 )),
             }
@@ -156,7 +156,7 @@ async fn synchronisation() -> Finding {
         }
         Synchronisation::No => "the kernel does not say that its clock is synchronised".to_owned(),
         Synchronisation::Unknown { reason } => {
-            format!("the kernel's answer is not known: {reason}")
+            format!("the kernel gives no state of its clock: {reason}")
         }
     };
     Finding::warning(ABOUT, message, ADVICE)

@@ -48,8 +48,8 @@ pub(super) fn table(list: &Domains) -> String {
 
 fn removed(removed: &DomainRemoved) -> String {
     format!(
-        "removed {} from {}: queued messages failed: {}, calls under way, not tried again: {}; its \
-         identity at SES stays\n",
+        "removed {} from {}: queued messages failed: {}; calls under way (not tried again): {}; \
+         its identity at SES stays\n",
         removed.domain, removed.organisation, removed.messages_failed, removed.calls_under_way
     )
 }
@@ -84,7 +84,7 @@ pub(super) fn checked(check: &DomainChecked) -> String {
     if let Some(MailFrom { domain, setup: state }) = &check.mail_from {
         let fallback = match state {
             SetupStatus::Success => "",
-            _ => "; until it is, SES uses its own domain instead, and sending continues",
+            _ => "; without the records, it uses its own domain, and sending continues",
         };
         let state = setup(*state);
         let _ = writeln!(text, "MAIL FROM {}: {state}{fallback}", escaped(domain));
@@ -113,7 +113,7 @@ fn verdict(check: &DomainChecked) -> String {
         }
         Finding::TemporaryFailure => format!(
             "cannot look for its DNS records for now{reason}, and tries again automatically. Check \
-             that the domain's name servers answer everybody and that the records below exist"
+             that the domain's name servers answer everyone and that the records below exist"
         ),
         Finding::Failed => format!(
             "has given up looking for its DNS records{reason}, as it does after 72 hours. Delete \
@@ -165,10 +165,9 @@ fn to_publish(records: &[DnsRecord]) -> String {
         let _ = writeln!(text, "{}", escaped(&record.zone_line));
     }
     for record in &advice {
-        let line = escaped(&record.zone_line);
-        let name = escaped(&record.name);
-        let _ =
-            write!(text, "; only if neither {name} nor the domain above it has one:\n; {line}\n");
+        let (line, name) = (escaped(&record.zone_line), escaped(&record.name));
+        let rule = "nor the domain above it has a DMARC record";
+        let _ = write!(text, "; only if neither {name} {rule}:\n; {line}\n");
     }
     text.push_str(hint(&needed));
     text.push_str(

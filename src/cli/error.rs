@@ -47,10 +47,10 @@ pub(super) enum CliError {
     NoData { connect: ConnectError, directory: PathBuf },
     #[error(
         "{0}. The store is on PostgreSQL, so commands go to a running node; start this one, or run \
-         the command where one runs"
+         the command on the machine of a running node"
     )]
     NoNode(ConnectError),
-    #[error("no service runs, and its data file {} cannot be opened: {source}", file.display())]
+    #[error("no service is running; the data file {} cannot be opened: {source}", file.display())]
     Open { file: PathBuf, source: OpenError },
     #[error(
         "{} failed with body_lost_on_restart, because the service stopped before it sent {}. After \

@@ -201,10 +201,10 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time if it is in doubt.
     Clock(Group<Clock>),
-    /// Copy all stored data into a file, whether the service runs or not.
+    /// Copy all stored data into a file, whether the service is running or not.
     Backup(backup::Backup),
-    /// Check a backup, and put it in the place of the data file. Stop the service before a restore;
-    /// `--check` needs no stop.
+    /// Check a backup, and replace the data file with it. Stop the service before a restore;
+    /// `--check` also works while the service is running.
     Restore(backup::Restore),
     /// Make the data file as small as possible. Stop the service first.
     Compact(backup::Compact),
@@ -262,7 +262,7 @@ pub fn run() -> ExitCode {
             // `pillarbox message list | head` has what it wants.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => {
-                let _ = writeln!(io::stderr(), "pillarbox: done, but not printed: {error}");
+                let _ = writeln!(io::stderr(), "pillarbox: done, but printing failed: {error}");
                 ExitCode::FAILURE
             }
         },

@@ -18,8 +18,8 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ("0", "The command succeeded."),
     (
         "1",
-        "The command failed. Standard error says why. For pillarbox status also: no service runs, or \
-         a critical condition holds.",
+        "The command failed. Standard error says why. For pillarbox status also: no service is \
+         running, or a critical condition holds.",
     ),
     ("2", "The command line is wrong."),
     ("70", "The service ended because of a fault in pillarbox (pillarbox serve)."),
@@ -45,7 +45,7 @@ const FILES: [(&str, &str); 5] = [
     ),
     (
         "/var/lib/pillarbox/pillarbox.redb",
-        "Data file. No command but the service writes to it while it runs.",
+        "Data file. While the service is running, no command writes to it.",
     ),
     ("/var/lib/pillarbox/pillarbox.journal", "Journal of the data file, in the same directory."),
     ("/run/pillarbox/admin.sock", "Socket of the administration commands."),
@@ -109,7 +109,7 @@ fn configuration() -> String {
     );
     for about in [
         "The configuration is a TOML file. An empty file is enough to start.",
-        "Each key also has an environment variable, which wins over the file: PILLARBOX_ and the \
+        "Each key also has an environment variable, which overrides the file: PILLARBOX_ and the \
          key in upper case, with two underscores between levels.",
         "Write durations as \"90s\", \"1m 30s\" or \"12h\". Sizes are in bytes.",
         "pillarbox reports all unknown keys and variables and all bad values at once, each with \
@@ -132,7 +132,7 @@ fn configuration() -> String {
         }
     }
     text.push_str(".SH EXAMPLES\n");
-    paragraph(&mut text, "A service that sends through SES in Ireland and receives its events:");
+    paragraph(&mut text, "A service that sends through SES in Ireland:");
     verbatim(
         &mut text,
         "listen = \"127.0.0.1:8025\"\ndata_dir = \"/var/lib/pillarbox\"\n\n[ses]\nregion = \

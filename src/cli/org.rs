@@ -33,7 +33,7 @@ pub(super) async fn remove(
 
 /// Effect of a pause on a node that did not answer.
 const PAUSES_BY_ITSELF: &str = "a node that does not answer starts no more calls once it reaches \
-                                the database again, or has not reached it for 20 seconds; its \
+                                the database again or has been without it for 20 seconds; its \
                                 messages are not counted here";
 /// The same for the end of a pause.
 const RESUMES_BY_ITSELF: &str =
@@ -121,20 +121,20 @@ pub(super) fn table(list: &Organisations) -> String {
 }
 
 fn since(Paused { since, requests }: &Paused) -> String {
-    format!("since {since}, its send requests are {requests}")
+    format!("since {since}; its send requests are {requests}")
 }
 
 fn paused(paused: &OrganisationPaused) -> String {
     let OrganisationPaused { name, messages_waiting, calls_under_way, .. } = paused;
     let end = match &paused.first_end {
         Some(end) => format!(
-            "; if {name} is still paused at {end}, the first of them fails, because its time limit \
-             runs out"
+            "; if {name} is still paused at {end}, the first waiting message fails, because its \
+             time limit runs out"
         ),
         None => "; waiting messages fail once sending.retry_for is over".to_owned(),
     };
     format!(
-        "{name} is paused {}; messages that wait: {messages_waiting}, calls under way: \
+        "{name} has been paused {}; messages that wait: {messages_waiting}, calls under way: \
          {calls_under_way}{end}\n",
         since(&paused.paused)
     )
@@ -147,8 +147,8 @@ fn resumed(resumed: &OrganisationResumed) -> String {
 
 fn removed(removed: &OrganisationRemoved) -> String {
     format!(
-        "removed {}: keys revoked: {}, domains removed: {}, queued messages cancelled: {}, calls \
-         under way, not tried again: {}; its records stay\n",
+        "removed {}: keys revoked: {}; domains removed: {}; queued messages cancelled: {}; calls \
+         under way (not tried again): {}; its records stay\n",
         removed.name,
         removed.keys_revoked,
         removed.domains_removed,

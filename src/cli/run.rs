@@ -73,8 +73,8 @@ pub(super) struct DevArgs {
     /// not given: `operator_listen` of the configuration, which is 127.0.0.1:8026 by default.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
-    /// Address for SMTP submission. If not given: those of `[smtp]` in the configuration, or else
-    /// 127.0.0.1:8587, or a free port if that is taken.
+    /// Address for SMTP submission. If not given: the addresses of `[smtp]` in the
+    /// configuration, or else 127.0.0.1:8587, or a free port if that is taken.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     smtp_listen: Option<SocketAddr>,
     /// Address of the API for Resend's clients. If not given: `resend_api.listen` of the configuration,
@@ -107,7 +107,7 @@ pub(super) struct SimulatorArgs {
     /// Time that each call takes, such as 50ms.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
     latency: Duration,
-    /// Recipients per second that it allows; no limit if not given.
+    /// Recipients per second that the simulator allows; no limit if not given.
     #[arg(long, value_name = "N", value_parser = send_rate)]
     send_rate: Option<f64>,
     /// Seed of the random faults.
@@ -211,7 +211,7 @@ fn webhook_url(text: &str) -> Result<WebhookUrl, String> {
 
 fn send_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "a rate is a number over 0".to_owned())
+    rate.ok_or_else(|| "a rate is a number greater than 0".to_owned())
 }
 
 fn identity(text: &str) -> Result<String, String> {

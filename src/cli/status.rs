@@ -38,8 +38,8 @@ pub(super) struct Status {
     #[arg(long, conflicts_with = "watch")]
     page: bool,
     /// Confirm that you have seen the messages that were lost at a stop or a crash, so that the
-    /// page, the metrics and the alerts do not show them any more. Without this, they do so for 24
-    /// hours.
+    /// page, the metrics and the alerts do not show them any more. Without this, they show these
+    /// messages for 24 hours.
     #[arg(long, conflicts_with_all = ["watch", "page"])]
     acknowledge: bool,
     #[command(flatten)]
@@ -105,7 +105,7 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<String, CliErro
 /// holds.
 fn critical(status: &ServiceStatus) -> Option<String> {
     if status.uptime_seconds.is_none() {
-        return Some("no service runs".to_owned());
+        return Some("no service is running".to_owned());
     }
     match &critical_codes(status)[..] {
         [] => None,
@@ -172,8 +172,8 @@ fn shown(status: &ServiceStatus) -> String {
     lines.push(("store", store(status)));
     lines.extend(damaged(&status.damaged));
     if let Some(certificate) = &status.certificate {
-        let ends = certificate.expires_at.as_deref().unwrap_or("(not said)");
-        lines.push(("certificate", format!("ends {ends}")));
+        let expiry = certificate.expires_at.as_deref().unwrap_or("(unknown)");
+        lines.push(("certificate", format!("expires {expiry}")));
         let troubles = certificate.troubles.iter();
         lines.extend(troubles.map(|trouble| ("certificate", trouble.clone())));
     }
@@ -233,7 +233,7 @@ fn running(status: &ServiceStatus) -> String {
             let uptime = humantime::format_duration(Duration::from_secs(seconds));
             format!("version {}, running for {uptime}", status.version)
         }
-        None => format!("version {}; no service runs", status.version),
+        None => format!("version {}; no service is running", status.version),
     }
 }
 
@@ -476,8 +476,8 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     let TakenIn { unmatched, foreign, .. } = *taken_in;
     if unmatched + foreign > 0 {
         let text = format!(
-            "{unmatched} of these found no message when they arrived; {foreign} did not name the \
-             organisation that their message belongs to and were dropped"
+            "for {unmatched} of these there was no message when they arrived; {foreign} did not \
+             name the organisation that their message belongs to and were dropped"
         );
         lines.push(("unmatched events", text));
     }

@@ -58,7 +58,7 @@ fn shown(all: &SuppressionChanges) -> String {
     for change in &all.addresses {
         let outcome = match change.outcome {
             SuppressionOutcome::Added => "suppressed",
-            SuppressionOutcome::AlreadyThere => "was suppressed already; that entry stays",
+            SuppressionOutcome::AlreadyThere => "was already suppressed; that entry stays",
             SuppressionOutcome::Removed => "suppression removed",
             SuppressionOutcome::NotThere => "there was no such suppression",
             SuppressionOutcome::StillForAll => {
@@ -105,7 +105,7 @@ pub(super) async fn list(session: &Session, given: SuppressionList) -> Result<St
 pub(super) async fn remove(session: &Session, given: Remove) -> Result<String, CliError> {
     if given.at_ses && session.is_on_file() {
         return Err(CliError::Refused(
-            "no service runs, and only a running service asks SES: start it, or leave out \
+            "no service is running, and only a running service asks SES: start it, or leave out \
              --at-ses. Nothing was changed"
                 .to_owned(),
         ));

@@ -40,10 +40,7 @@ pub(super) async fn test(session: &Session, call: WebhookTest) -> Result<String,
     if tested.delivered {
         return Ok(report);
     }
-    Err(CliError::Reported {
-        report,
-        what: format!("the endpoint {id} did not accept the test event"),
-    })
+    Err(CliError::Reported { report, what: format!("endpoint {id} did not accept the test event") })
 }
 
 fn added(added: &WebhookSecret) -> String {
@@ -63,8 +60,8 @@ pub(super) fn rotated(rotated: &WebhookSecret) -> String {
     let earlier = match rotated.signing {
         0 | 1 => "All other secrets have ended: give this one to the application now.".to_owned(),
         signing => format!(
-            "{signing} secrets sign; an earlier one ends 24 hours after it was replaced. Give this \
-             one to the application within that time."
+            "{signing} secrets sign deliveries now; an earlier one stops 24 hours after it was \
+             replaced. Give this one to the application within that time."
         ),
     };
     format!(

@@ -631,8 +631,8 @@ impl StoreConfig {
             host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
         };
         if postgres.ca_file.is_none() && !postgres.hosts.iter().all(|(host, _)| is_here(host)) {
-            let rule = "without a certificate to check, the server must be on this machine, because \
-                        recipients and subjects would travel in clear; give store.postgres.ca_file";
+            let rule = "without a certificate, the server must be on this machine, because \
+                        recipients and subjects would be unencrypted; give store.postgres.ca_file";
             reader.inconsistent(&[HOSTS, "store.postgres.ca_file"], rule);
         }
         let upload = max_request_bytes.div_ceil(3) * 4 / CALL_BYTES_PER_SECOND;

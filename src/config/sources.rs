@@ -67,8 +67,9 @@ pub(super) const KEYS: [&str; 47] = [
 /// Keys of earlier versions, by their full names, with what to do instead.
 const REMOVED: [(&str, &str); 2] =
     [("ses.events.sns_listen", POSTS_REMOVED), ("ses.events.sns_topics", POSTS_REMOVED)];
-const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
-                             ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
+const POSTS_REMOVED: &str = "events come only through an SQS queue. Remove the key and set \
+                             ses.events.queue_url; pillarbox aws setup creates the queue and sets \
+                             that key";
 
 const SECTIONS: [&str; 12] = [
     "tls",

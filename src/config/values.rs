@@ -90,7 +90,7 @@ pub(super) fn max_rate(given: &Given) -> Result<MaxRate, String> {
     number
         .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
         .map(MaxRate::PerSecond)
-        .ok_or_else(|| "\"auto\", or a number over zero without quotes".to_owned())
+        .ok_or_else(|| "\"auto\", or a number over zero, without quotes".to_owned())
 }
 
 /// Reads the step after a lost answer.

@@ -280,7 +280,7 @@ impl<P: Provider> Dispatcher<P> {
         let problem = Problem {
             kind: ProblemKind::Unknown,
             provider_code: None,
-            message: "the service ended before the provider's answer came".to_owned(),
+            message: "the service ended before the provider answered".to_owned(),
             retry_after: None,
             answer: ProviderAnswer::Missing,
         };
@@ -350,8 +350,8 @@ impl<P: Provider> Dispatcher<P> {
             kind: ProblemKind::DomainFault,
             provider_code: None,
             message: format!(
-                "the domain is not verified for now; `pillarbox domain check {domain}` shows what \
-                 is missing"
+                "the domain is not verified at the moment; `pillarbox domain check {domain}` shows \
+                 what is missing"
             ),
             retry_after: None,
             answer: ProviderAnswer::Missing,
@@ -441,7 +441,7 @@ pub(super) async fn offer(
             Some(Recorded::AlreadyFinal)
         }
         Err(StoreError::FileLost) => {
-            error!(%id, "the data file was written over; a message's outcome is lost");
+            error!(%id, "the data file was overwritten; a message's outcome is lost");
             Some(Recorded::AlreadyFinal)
         }
         Err(StoreError::Unavailable | StoreError::OutcomeOpen) => None,

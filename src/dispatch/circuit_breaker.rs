@@ -64,7 +64,7 @@ impl Cause {
                  often, ask AWS for a higher quota",
             ),
             Self::AccountPaused => (
-                "the account may not send",
+                "the account is not allowed to send",
                 "Check the account's status in the SES console and answer AWS there; sending \
                  then continues automatically",
             ),

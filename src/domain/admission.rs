@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::message_terms::Priority;
-    use crate::request::{Draft, RawMessage, Submission};
+    use crate::request::{AttachmentDraft, Draft, RawMessage, Submission};
 
     /// Facts of an organisation with one verified domain and a key that is for another one, too.
     struct Known {
@@ -259,6 +259,12 @@ mod tests {
             subject: Some("Hello"),
             text: Some("Body".into()),
             headers: Some(vec![("X-A", "1")]),
+            attachments: Some(vec![AttachmentDraft {
+                filename: Some("a.txt".into()),
+                content: Some("QQ==".into()),
+                content_type: None,
+                content_id: None,
+            }]),
             metadata: Some(vec![("order", "7")]),
             idempotency_key: Some("k"),
             ..Draft::default()
@@ -333,7 +339,8 @@ mod tests {
         assert_eq!(message.subject(), "Hello");
         assert!(matches!(message.body(), Body::Text(_)));
         assert_eq!(message.headers(), [("X-A", "1")]);
-        assert!(message.attachments().is_empty());
+        let files: Vec<_> = message.attachments().iter().map(|file| &*file.filename).collect();
+        assert_eq!(files, ["a.txt"]);
         assert_eq!(message.metadata(), Some(&[("order", "7")][..]));
         assert_eq!(message.idempotency_key().map(|key| key.as_str()), Some("k"));
         assert_eq!((message.terms(), message.field_of_terms()), (Terms::NONE, None));

@@ -280,7 +280,7 @@ impl Problem {
     /// The name of an unknown answer, or `None` if the answer is known.
     pub fn unexpected_name(&self) -> Option<String> {
         let ProviderAnswer::Unexpected { status } = self.answer else { return None };
-        let unnamed = || format!("{status} without an error's name");
+        let unnamed = || format!("{status} without an error name");
         Some(self.provider_code.clone().unwrap_or_else(unnamed))
     }
 
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(named.unexpected_name().as_deref(), Some("Name"));
         assert_eq!(named.explained(), "Name: text");
         let unnamed = Problem { provider_code: None, ..named };
-        assert_eq!(unnamed.unexpected_name().as_deref(), Some("500 without an error's name"));
+        assert_eq!(unnamed.unexpected_name().as_deref(), Some("500 without an error name"));
         assert_eq!(unnamed.explained(), "text");
         for answer in [ProviderAnswer::Missing, ProviderAnswer::Expected] {
             assert_eq!(problem(ProblemKind::Unknown, answer).unexpected_name(), None);

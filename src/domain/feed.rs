@@ -220,7 +220,7 @@ impl fmt::Display for FeedEventId {
 
 /// The text is no identifier of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an event id: it begins with {ID_PREFIX} and has 48 hexadecimal digits after that")]
+#[error("not an event id; an event id is {ID_PREFIX} followed by 48 hexadecimal digits")]
 pub struct NotAFeedEventId;
 
 impl FromStr for FeedEventId {

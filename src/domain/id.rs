@@ -247,6 +247,22 @@ mod tests {
     }
 
     #[test]
+    fn all_bits_of_an_id_after_its_instant_are_random() {
+        let ids = MessageIds::new();
+        let fixed = (0b111 << 76) | (0b10 << RAND_B_BITS);
+        // An instant starts in the lower half.
+        let random = (1 << 75) - 1 - (0b11 << RAND_B_BITS);
+        let (mut ever_set, mut always_set) = (0, u128::MAX);
+        let mut tails = std::collections::HashSet::new();
+        for millis in 1..=1_000 {
+            let tail = ids.next(Timestamp::from_unix_millis(millis)).0.as_u128() & ((1 << 80) - 1);
+            assert!(tails.insert(tail));
+            (ever_set, always_set) = (ever_set | tail, always_set & tail);
+        }
+        assert_eq!((ever_set, always_set), (fixed | random, fixed));
+    }
+
+    #[test]
     fn an_instant_that_is_full_is_followed_by_the_next() {
         let ids = MessageIds::new();
         let now = Timestamp::from_unix_millis(1_800_000_000_000);

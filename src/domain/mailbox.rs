@@ -349,6 +349,9 @@ mod tests {
         assert_eq!(named.as_given(), "Ann Lee <ann@example.com>");
         let quoted = Mailbox::parse(r#""Lee, \"Ann\"" <ann@example.com>"#).unwrap();
         assert_eq!(quoted.display_name(), Some(r#"Lee, "Ann""#));
+        // Its length is odd, that of the one before even.
+        let odd = Mailbox::parse(r#""Lee" <ann@example.com>"#).unwrap();
+        assert_eq!(odd.display_name(), Some("Lee"));
         let with_angle = Mailbox::parse(r#""Ann <<" <ann@example.com>"#).unwrap();
         assert_eq!(with_angle.display_name(), Some("Ann <<"));
         assert_eq!(Mailbox::parse("<ann@example.com>").unwrap().display_name(), None);

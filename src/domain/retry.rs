@@ -17,7 +17,7 @@ pub struct Backoff {
 
 /// The bounds do not make a valid backoff.
 #[derive(Debug, thiserror::Error)]
-#[error("the first delay must be over zero and at most the longest")]
+#[error("the first delay must be above zero and at most the longest delay")]
 pub struct BadBackoff;
 
 impl Backoff {

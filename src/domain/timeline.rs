@@ -279,6 +279,10 @@ mod tests {
         let steps = vec![failed_attempt(1), restart, failed_attempt(3)];
         let shown = words(&timeline(&sent(4), steps, Vec::new(), None));
         assert_eq!(shown, "accepted attempt_failed:1 restarted omitted:1 attempt_failed:3 sent:4");
+        // Only a restart shows a restart.
+        let steps = vec![Step::restart(at(100)), failed_attempt(2)];
+        let shown = words(&timeline(&sent(3), steps, Vec::new(), Some(at(101))));
+        assert_eq!(shown, "accepted restarted restarted omitted:1 attempt_failed:2 sent:3");
     }
 
     #[test]

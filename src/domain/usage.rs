@@ -116,8 +116,8 @@ impl fmt::Display for Exceeded {
         match retry {
             None => write!(
                 f,
-                "the request has more recipients than your organisation may send to in a {period}: \
-                 {limit}; split it"
+                "the request has more recipients than the {limit} that your organisation may send \
+                 to in a {period}; split it"
             ),
             Some((end, _)) => write!(
                 f,
@@ -287,7 +287,10 @@ mod tests {
         let alone = usage.exceeded(&limits, 4, now).unwrap();
         assert_eq!((alone.period, alone.retry), (Period::Minute, None));
         let shown = alone.to_string();
-        assert!(shown.ends_with("may send to in a minute: 3; split it"), "{shown}");
+        assert!(
+            shown.ends_with("the 3 that your organisation may send to in a minute; split it"),
+            "{shown}"
+        );
         usage.add(1);
         usage = usage.at(next);
         assert_eq!((usage.minute.used, usage.hour.used), (0, 3));

@@ -188,7 +188,7 @@ impl Sorted {
             Ok(Document::Event(event)) if is_set_aside(&event) => {
                 warn!(
                     ses_message_id = event.ses_message_id,
-                    "an event of SES names a test organisation, whose mail never goes to SES: it \
+                    "an event from SES names a test organisation, whose mail never goes to SES: it \
                      was set aside as a dead letter"
                 );
                 self.types.push(DocumentType::of(&event.kind));

@@ -177,7 +177,7 @@ impl Poller {
         let (round, took) = match done {
             Ok(done) => done,
             Err(error) => {
-                error!(%error, "a batch of events panicked; it stays in the queue");
+                error!(%error, "handling a batch of events panicked; the batch stays in the queue");
                 demand.fail(self.backoff);
                 return;
             }

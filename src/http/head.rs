@@ -164,7 +164,7 @@ fn check_fields(
             Err(bad("a Transfer-Encoding is not part of HTTP/1.0"))
         }
         (None, Some(encoding)) if encoding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
-        (None, Some(_)) => Err(bad("the one Transfer-Encoding that is understood is chunked")),
+        (None, Some(_)) => Err(bad("the only supported Transfer-Encoding is chunked")),
         (Some(length), None) => content_length(length, limits).map(Framing::Length),
         (None, None) => Ok(Framing::Length(0)),
     }

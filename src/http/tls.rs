@@ -251,7 +251,9 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 fn unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
-        io::ErrorKind::PermissionDenied => "the service's user may not read it".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "the service's user is not allowed to read it".to_owned()
+        }
         _ => format!("it cannot be read: {error}"),
     }
 }

@@ -133,7 +133,7 @@ impl Verifier {
                     }
                 }
                 Err(error) => {
-                    debug!(domain = text, %error, "SES could not be asked");
+                    debug!(domain = text, %error, "SES could not be asked about the domain");
                     self.failed(text);
                     if matches!(error, CallError::Credentials(_) | CallError::Unreachable(_)) {
                         break;
@@ -177,7 +177,7 @@ impl Verifier {
             Ok(Change::Made) => report(domain, to, finding),
             // It was changed or withdrawn while SES was asked.
             Ok(Change::None) => {}
-            Err(error) => debug!(domain = domain.name, %error, "what SES said was not stored"),
+            Err(error) => debug!(domain = domain.name, %error, "SES's answer was not stored"),
         }
     }
 }
@@ -201,8 +201,8 @@ fn report(domain: &SenderDomain, to: DomainState, finding: Finding) {
         ),
         (DomainState::Pending, _) if finding == Finding::Failed && is_news => warn!(
             domain = name,
-            "SES has given up looking for its DNS records. `pillarbox domain check {name}` shows \
-             what to do"
+            "SES has given up looking for the domain's DNS records. \
+             `pillarbox domain check {name}` shows what to do"
         ),
         _ => debug!(domain = name, ?finding, "asked SES"),
     }

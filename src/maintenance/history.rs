@@ -61,13 +61,13 @@ impl HistoryKeeper {
     pub async fn run(self: Arc<Self>) {
         loop {
             if let Err(error) = self.read_day().await {
-                warn!(%error, "the counts of the last day could not be read; it will be tried again");
+                warn!(%error, "the counts of the last day could not be read; pillarbox tries again");
             }
             let now = self.clock.now();
             let pause = INTERVAL.min(Hour::of(now).left_at(now)).max(SHORTEST_PAUSE);
             tokio::time::sleep(pause).await;
             if let Err(error) = self.keep().await {
-                warn!(%error, "the history could not be stored; it will be tried again");
+                warn!(%error, "the history could not be stored; pillarbox tries again");
             }
         }
     }

@@ -50,7 +50,7 @@ impl Timekeeper {
         let record = store.time_record().await.unwrap_or_else(|error| {
             error!(
                 %error,
-                "the file's record of the clock cannot be read; pillarbox uses the time of \
+                "the store's record of the clock cannot be read; pillarbox uses the time of \
                  the newest message instead"
             );
             newest.map(TimeRecord::at)
@@ -108,7 +108,7 @@ impl Timekeeper {
         match resolve(&self.store, &self.clock, confirmed_by).await {
             Ok(stamp) => self.stamp = Some(stamp),
             Err(error) => {
-                warn!(%error, "the file's time stamp could not be stored; it will be tried again");
+                warn!(%error, "the store's time stamp could not be stored; pillarbox tries again");
             }
         }
         self.log();

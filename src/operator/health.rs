@@ -31,7 +31,7 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the store does not answer; see the log, and check the disk, or the database and the \
-             network to it. If the store is a data file, restart the service if this continues\n",
+             network to it. If the store is a data file and this continues, restart the service\n",
         ),
     };
     response(status, TEXT, Full::from(text))

@@ -108,7 +108,7 @@ static METRICS: [(Text, Text, Source); 75] = [
         Gauge(|s| s.process.resident_bytes.and_then(count))),
     ("process_open_fds", "Open file descriptors.",
         Gauge(|s| s.process.open_descriptors.and_then(count))),
-    ("process_max_fds", "Most file descriptors that the process may open.",
+    ("process_max_fds", "Maximum number of file descriptors that the process may open.",
         Gauge(|s| s.process.max_descriptors.and_then(count))),
     ("pillarbox_stopping", "1 while the service stops and refuses new messages.",
         Gauge(|s| flag(s.is_stopping))),
@@ -117,23 +117,24 @@ static METRICS: [(Text, Text, Source); 75] = [
     // If the file is being opened again, what is in it is left out for the moment.
     ("pillarbox_start_lost_messages", "Messages lost at a stop or a crash, until they are acknowledged.",
         Gauge(|s| s.stored.lost.ok().and_then(|lost| count(lost.map_or(0, |lost| lost.messages))))),
-    ("pillarbox_connections", "Open client connections of HTTP.",
+    ("pillarbox_connections", "Open client connections over HTTP.",
         Gauge(|s| size(s.connections.http))),
     ("pillarbox_smtp_connections", "Open connections of SMTP submission.",
         Gauge(|s| size(s.connections.smtp))),
-    ("pillarbox_max_connections", "Most client connections, of HTTP and SMTP together: max_connections.",
+    ("pillarbox_max_connections", "Maximum number of client connections, HTTP and SMTP together: max_connections.",
         Gauge(|s| size(s.connections.max))),
     ("pillarbox_keyless_connections", "Open client connections without a valid key; at most half of max_connections.",
         Gauge(|s| size(s.connections.keyless))),
-    ("pillarbox_certificate_expiry_timestamp_seconds", "End of the client listener's certificate; absent without TLS.",
+    ("pillarbox_certificate_expiry_timestamp_seconds", "Expiry time of the client listener's certificate; absent without TLS.",
         Gauge(|s| s.certificate.as_ref()?.expires_at.map(|at| unix_seconds(at.into())))),
     ("pillarbox_certificate_renewal_timestamp_seconds", "Latest time to renew the certificate; absent without TLS.",
         Gauge(|s| s.certificate.as_ref()?.renew_by.map(|at| unix_seconds(at.into())))),
     ("pillarbox_certificate_refused", "1 while the new certificate cannot be used and the old one stays in use.",
         Gauge(|s| flag(s.certificate.as_ref()?.is_refused))),
     ("pillarbox_closed_keyless_connections",
-        "Client connections without a valid key that were closed to make room, by reason: idle and \
-         incomplete ones made room for new ones, refused ones were new.",
+        "Client connections without a valid key that were closed for lack of room, by reason: idle \
+         and incomplete ones were closed to make room for a new one; refused ones were new connections for which \
+         there was no room.",
         Counters(|s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed)))),
     ("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         Gauge(|s| size(s.sending.pending.messages))),
@@ -143,10 +144,10 @@ static METRICS: [(Text, Text, Source); 75] = [
         Gauge(|s| size(s.sending.pending.in_flight))),
     ("pillarbox_queue_bytes", "Memory that pending messages use.",
         Gauge(|s| size(s.sending.pending.bytes))),
-    ("pillarbox_queue_max_bytes", "Most memory that pending messages may use: sending.max_pending_bytes.",
+    ("pillarbox_queue_max_bytes", "Maximum memory that pending messages may use: sending.max_pending_bytes.",
         Gauge(|s| size(s.sending.max_pending_bytes))),
     ("pillarbox_queue_share_ratio",
-        "Used part of the queue share of the organisation with the most pending bytes; at 1 or \
+        "Fraction of its queue share that the organisation with the most pending bytes uses; at 1 or \
          more, its new messages are refused.",
         Gauge(|s| Some(s.sending.greatest_share))),
     ("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
@@ -160,13 +161,13 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_provider_slow",
         "1 while more than one call in twenty of the last 5 minutes, and at least 3, took over 2.5 seconds.",
         Gauge(|s| flag(s.sending.recent_calls.are_slow()))),
-    ("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while others do not.",
+    ("pillarbox_paused_organisations", "Organisations whose calls to the provider fail while calls for others do not.",
         Gauge(|s| size(s.sending.paused_organisations.len()))),
     ("pillarbox_organisations_paused_by_operators", "Organisations that operators have paused.",
         Gauge(|s| size(s.paused_by_operators.len()))),
     ("pillarbox_paused_first_end_seconds",
-        "Seconds until the first waiting message of an organisation that an operator paused fails; \
-         absent if none waits.",
+        "Of the messages that wait because an operator paused their organisation: seconds until the \
+         first one fails; absent if none waits.",
         Gauge(|s| {
             let ends = s.paused_by_operators.iter().filter_map(|one| one.messages.first_end);
             let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
@@ -180,10 +181,10 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_store_unrecorded_outcomes", "Outcomes of calls that wait until the store \
                                                   accepts writes.",
         Gauge(|s| size(s.sending.unrecorded))),
-    ("pillarbox_provider_impaired", "1 for the cause of a pause of sending.",
+    ("pillarbox_provider_impaired", "1 if sending is paused for this cause.",
         Gauges(|s| by("cause", Cause::ALL.map(|one| (one.code(), on(
             matches!(s.sending.condition, BreakerState::Open { cause, .. } if cause == one))))))),
-    ("pillarbox_account_fault", "1 for the fault of the AWS credentials.",
+    ("pillarbox_account_fault", "1 if the AWS credentials have this fault.",
         Gauges(|s| by("cause", AccountFault::ALL.map(|one| (one.code(), on(
             matches!(s.account, AccountCheck::Failed { fault, .. } if fault == one))))))),
     ("pillarbox_bodies", "Bodies of pending messages in memory.",
@@ -200,7 +201,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_start_survived_messages",
         "Messages that were pending again at the last start, because their bodies had survived.",
         Gauge(|s| size(s.bodies.as_ref()?.survived_messages))),
-    ("pillarbox_store_writable", "1 while the disk accepts writes.",
+    ("pillarbox_store_writable", "1 while the store accepts writes.",
         Gauge(|s| flag(s.store != StoreHealth::Refusing))),
     ("pillarbox_store_file_in_place",
         "1 while the data file is at its path and nobody else has written to it.",
@@ -222,7 +223,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_postgres_waits_for_standby", "1 if each commit waits for a synchronous standby.",
         Gauge(|s| flag(s.database.as_ref()?.standby == Standby::Synchronous))),
     ("pillarbox_postgres_standby_lost",
-        "1 while no commit waits for a standby, but one did since this process started.",
+        "1 while no commit waits for a standby, although earlier commits of this process did.",
         Gauge(|s| flag(s.database.as_ref()?.standby == Standby::Lost))),
     ("pillarbox_postgres_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
         Gauge(|s| Some(millis_as_seconds(s.database.as_ref()?.clock_offset_millis)))),
@@ -237,7 +238,7 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_dead_letters", "Stored event documents that were set aside.",
         Gauge(|s| count(s.stored.backlog?.dead_letters))),
     ("pillarbox_organisation_limit_ratio",
-        "Used part of an organisation's limit. Labels: `organisation`, `period`.", Gauges(limit_ratios)),
+        "Fraction of an organisation's limit that is used. Labels: `organisation`, `period`.", Gauges(limit_ratios)),
     ("pillarbox_organisation_accepted_messages", "Messages that pillarbox accepted.",
         Counters(|s| organisations(s, |one| one.accepted))),
     ("pillarbox_organisation_sent_messages", "Messages that the provider accepted.",
@@ -246,7 +247,7 @@ static METRICS: [(Text, Text, Source); 75] = [
         Counters(|s| organisations(s, |one| one.sent_recipients))),
     ("pillarbox_organisation_failed_messages", "Failed messages, without those that were cancelled.",
         Counters(|s| organisations(s, |one| one.failed))),
-    ("pillarbox_organisation_cancelled_messages", "Messages that an operator or their application cancelled.",
+    ("pillarbox_organisation_cancelled_messages", "Messages that an operator or the application cancelled.",
         Counters(|s| organisations(s, |one| one.cancelled))),
     ("pillarbox_organisation_suppressed_messages", "Messages not sent because a recipient became suppressed.",
         Counters(|s| organisations(s, |one| one.suppressed))),

@@ -78,7 +78,7 @@ impl NotSignedIn {
         match self {
             Self::NotOffered => {
                 "a password is accepted only if operator_password_file is set, and only from this \
-                 machine or over TLS through a proxy of operator_trusted_proxies"
+                 machine or over TLS through a proxy in operator_trusted_proxies"
             }
             Self::ForeignOrigin => "the request came from another page",
             Self::WrongPassword => "the password is wrong",

@@ -176,8 +176,8 @@ mod tests {
             (MAX, Fill::Room),
             ((1 << 20) + 1, Fill::Room),
             (1 << 20, Fill::NearlyFull),
-            (LEAST_MESSAGE, Fill::NearlyFull),
-            (LEAST_MESSAGE - 1, Fill::Full),
+            (1_024, Fill::NearlyFull),
+            (1_023, Fill::Full),
             (0, Fill::Full),
         ] {
             assert_eq!(Fill::of(MAX - left, MAX), fill, "{left}");

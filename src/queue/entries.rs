@@ -666,14 +666,11 @@ impl Entries {
 
     pub(super) fn bring_forward(&mut self, now: Instant) {
         let entries = &mut self.by_id;
-        self.queue.bring_forward(now, |position| {
-            let entry = entries.get_mut(&position.id).expect("a position has its entry");
+        self.queue.bring_forward(now, |id| {
+            let entry = entries.get(&id).expect("a position has its entry");
             match entry.acceptance {
                 Acceptance::Possible => Forward::Left,
-                Acceptance::Excluded => {
-                    entry.due = position.due;
-                    Forward::Taken
-                }
+                Acceptance::Excluded => Forward::Taken,
             }
         });
     }

@@ -182,7 +182,7 @@ impl FairQueue {
     pub(super) fn bring_forward(
         &mut self,
         now: Instant,
-        mut take: impl FnMut(Position) -> Forward,
+        mut take: impl FnMut(MessageId) -> Forward,
     ) {
         let now = self.times.at(now);
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();

@@ -320,15 +320,13 @@ impl Lanes {
     }
 
     /// Offers to make each later message due at `now`.
-    pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Position) -> Forward) {
+    pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(MessageId) -> Forward) {
         let domains: Vec<DomainHash> = self.by_domain.keys().copied().collect();
         for domain in domains {
             self.change(domain, |lane| {
                 for waiting in &mut lane.waiting {
                     for position in std::mem::take(&mut waiting.later) {
-                        if position.due <= now
-                            || take(Position { due: now, ..position }) == Forward::Taken
-                        {
+                        if position.due <= now || take(position.id) == Forward::Taken {
                             waiting.ready.insert(position.id);
                         } else {
                             waiting.later.insert(position);

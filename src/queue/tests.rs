@@ -495,6 +495,23 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     assert_eq!(pending, Pending::default());
 }
 
+#[test]
+fn a_message_that_was_not_tried_waits_until_it_is_due_unless_it_was_cancelled() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    assert!(fixture.take(id).put_back_untried(due).is_none());
+    assert_eq!(fixture.next(fixture.now), Next::At(due));
+    assert_eq!(fixture.claim_at(due).unwrap().id, id);
+    cancel(&fixture, &Selection::of(ACME));
+    let (claim, end) = fixture.take(id).put_back_untried(due).unwrap();
+    assert_eq!(claim.id(), id);
+    assert!(
+        matches!(end, Transition::Failed { failure, .. } if failure.code == FailureCode::Cancelled)
+    );
+}
+
 fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
     let (mut ids, mut calls, mut others) = (Vec::new(), 0, 0);
     let mut after = None;

@@ -260,7 +260,7 @@ impl ResendApi {
         if !is_cancelled(&message) {
             // The answer has no member that could say so.
             let rule = "the message cannot be cancelled any more: it is final, or a call to SES is \
-                        under way, after which it is not tried again";
+                        under way; after that call, it is not tried again";
             return Err(FieldError { field: None, rule: rule.to_owned() }.into());
         }
         self.inner.counted(organisation, answers::cancelled(message.id))

@@ -34,7 +34,7 @@ pub(super) const FIELDS: [&str; 11] = [
 pub(super) const REFUSED_FIELDS: [(&str, &str); 5] = [
     ("scheduled_at", "messages are sent at once: send the request when the message is due"),
     ("template", "there are no stored templates: send html or text"),
-    ("react", "send what it renders as html"),
+    ("react", "render it, and send the result as html"),
     ("topic_id", "there are no topics"),
     ("region", "the operator chooses the region"),
 ];

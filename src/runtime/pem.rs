@@ -17,7 +17,7 @@ const SEQUENCE: u8 = 0x30;
 /// Object identifier of the curve P-521, 1.3.132.0.35, as DER.
 const P_521: &[u8] = b"\x06\x05\x2b\x81\x04\x00\x23";
 
-const UTF_16: &str = "it is a text in UTF-16; save it in UTF-8";
+const UTF_16: &str = "it is text in UTF-16; save it in UTF-8";
 
 /// Returns the content of a file without byte order marks.
 pub fn without_marks(file: &[u8]) -> Cow<'_, [u8]> {

@@ -47,8 +47,8 @@ pub enum BadProxy {
 /// The environment names a proxy that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the proxy of the environment variable {variable} cannot be used: {reason}; correct it, or give \
-     {key}, with \"none\" for no proxy"
+    "the proxy in the environment variable {variable} cannot be used: {reason}; correct it, or \
+     give {key}, with \"none\" for no proxy"
 )]
 pub struct UnusableProxy {
     /// Configuration key that counts instead.
@@ -199,8 +199,8 @@ impl ProxyRule {
     pub fn exception_for(&self, url: &str) -> Option<String> {
         match self {
             Self::Environment { proxy, .. } if self.server_for(url).is_none() => Some(format!(
-                "{} does not apply to this URL: it applies to https only, and not to this machine, \
-                 link-local addresses and the hosts in NO_PROXY",
+                "{} does not apply to {url}, because it applies to https only, and not to this \
+                 machine, link-local addresses and the hosts in NO_PROXY",
                 proxy.variable
             )),
             _ => None,

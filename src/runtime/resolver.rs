@@ -158,7 +158,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Resolver<K> {
             names.retain(|_, name| name.lookup.is_some() || now < name.asked_at + kept);
         }
         if is_new && names.len() >= MAX_NAMES {
-            let (_, lookup) = watch::channel(Some(Err("too many names are looked up".into())));
+            let (_, lookup) = watch::channel(Some(Err("too many look-ups are under way".into())));
             return Begun::LookedUp { lookup, found: None };
         }
         let known = names.entry(name.to_owned()).or_insert_with(|| Name {

@@ -79,7 +79,7 @@ impl Delivering {
     pub(super) async fn stop(&mut self) {
         self.go_on = None;
         if let Err(error) = (&mut self.task).await {
-            error!(%error, "the task of webhooks failed");
+            error!(%error, "the webhooks' task failed");
         }
     }
 }

@@ -434,7 +434,7 @@ The same over SMTP (any user name; the API key is the password):
 
 {smtp_line}
 
-Read it back, with the id of the answer in place of ID:
+Read it back, with the id from the answer in place of ID:
 
 curl {options} {scheme}://{address}/emails/ID -H 'Authorization: Bearer {key}'
 
@@ -449,7 +449,7 @@ Commands for this service, in another terminal:
 
 {commands}
 
-Messages as they move (Ctrl-C ends):",
+Messages as they move (Ctrl-C stops pillarbox):",
         config.data_dir.display(),
         simulator.endpoint(),
     );

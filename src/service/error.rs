@@ -53,7 +53,7 @@ impl ListenerName {
             }
             Self::Simulator => "give another address with --listen; port 0 takes a free port",
             Self::SimulatorOfDev => {
-                "the simulator needs a free port of 127.0.0.1; end programs that use many ports"
+                "the simulator needs a free port on 127.0.0.1; end programs that use many ports"
             }
         }
     }
@@ -108,7 +108,7 @@ pub enum ServiceError {
     Tls(#[from] TlsError),
     /// Another service runs in the data directory of `pillarbox dev`.
     #[error(
-        "another service runs in {}; stop it, or choose another directory with --data-dir",
+        "another service is running in {}; stop it, or choose another directory with --data-dir",
         data_dir.display()
     )]
     DirectoryInUse {

@@ -58,7 +58,7 @@ impl Arena {
     pub(super) fn store(bodies: BodyStore, keep: KeepBodies, stored: Stored) -> Option<Arc<Self>> {
         if keep == KeepBodies::No {
             info!(
-                "the bodies of pending messages end with this process: sending.keep_bodies is off"
+                "bodies of pending messages do not survive this process: sending.keep_bodies is off"
             );
             return None;
         }

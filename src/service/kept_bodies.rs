@@ -125,7 +125,7 @@ impl FoundArenas {
         let (survivors, gone): (Vec<_>, Vec<_>) =
             survivors.into_iter().partition(|survivor| kept.contains(&survivor.id));
         if !survivors.is_empty() {
-            info!(messages = survivors.len(), "pending messages of the last process continue");
+            info!(messages = survivors.len(), "kept the previous process's pending messages");
         }
         Ok(Bodies { store, survivors, gone, stored, refused })
     }
@@ -182,8 +182,8 @@ pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
     if !kept.is_empty() {
         fd_store::drop_stored().map_err(failed)?;
         warn!(
-            "bodies of an earlier process are given up (--drop-bodies): their pending messages fail. \
-             Remove the option before the next start"
+            "bodies of an earlier process are discarded (--drop-bodies): their pending messages \
+             fail. Remove the option before the next start"
         );
     }
     for LeftArena { memory, .. } in kept {
@@ -196,7 +196,7 @@ pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
 pub(super) fn free(memory: &OwnedFd) {
     // Others may have sealed it.
     if let Err(error) = ftruncate(memory, 0) {
-        warn!(%error, "memory of bodies that were given up is freed at the end of the process");
+        warn!(%error, "the memory of discarded bodies is freed at the end of the process");
     }
 }
 

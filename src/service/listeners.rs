@@ -316,8 +316,8 @@ pub(super) fn room_for_clients(wanted: usize, max_in_flight: usize) -> usize {
     if fitting < wanted {
         warn!(
             max_connections = fitting,
-            "the process may have {limit} files open, too few for max_connections = {wanted}, \
-             which need {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
+            "the process can have at most {limit} files open, too few for max_connections = \
+             {wanted}, which needs {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
             wanted.saturating_add(OTHERS).saturating_add(max_in_flight)
         );
     }

@@ -25,9 +25,9 @@ pub(super) fn pending_bytes(config: &Config) -> usize {
     let budget = fitting(config, limit);
     if budget < configured {
         warn!(
-            "the memory limit of {} MiB leaves {} MiB for pending messages, and \
-             sending.max_pending_bytes says {}: raise MemoryMax= of pillarbox.service and \
-             pillarbox.slice, or lower the budgets",
+            "the memory limit of {} MiB leaves {} MiB for pending messages, but \
+             sending.max_pending_bytes allows {} MiB: raise MemoryMax= of pillarbox.service and \
+             pillarbox.slice, or lower that value, max_reading_bytes or max_writing_bytes",
             limit / MIB,
             budget / MIB,
             configured / MIB

@@ -168,7 +168,7 @@ fn line(snapshot: &Snapshot, sent: u64) -> String {
         StoreHealth::FileGone | StoreHealth::FileReplaced => {
             "; the data file is not in its place, messages are refused"
         }
-        StoreHealth::FileWrittenOver => "; the data file was written over, messages are refused",
+        StoreHealth::FileWrittenOver => "; the data file was overwritten, messages are refused",
     });
     if let BreakerState::Open { message, .. } = &snapshot.sending.condition {
         line.push_str("; sending is paused: ");

@@ -332,7 +332,7 @@ fn is_of(identity: &str, sender: &DomainName<'_>) -> bool {
 fn unexplained(status: StatusCode, kind: ProblemKind) -> String {
     match kind {
         ProblemKind::Unavailable | ProblemKind::DomainFault => format!(
-            "the endpoint answered {status}, and not as SES does: check the SES region and endpoint"
+            "the endpoint answered {status}, but not as SES does: check the SES region and endpoint"
         ),
         _ => format!("SES answered {status} without saying why"),
     }

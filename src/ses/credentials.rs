@@ -274,16 +274,16 @@ impl From<CredentialsError> for LoadError {
 fn unsupported(error: &str) -> Option<&'static str> {
     let (_, part) = error.split_once("cargo feature(s) enabled: ")?;
     Some(if part.starts_with("sso") {
-        "the profile has its credentials from IAM Identity Center (sso_...), where a person has to log \
-         in, and a service cannot; give it a role or an access key, or name another profile with \
-         AWS_PROFILE that has: credential_process = aws configure export-credentials --profile NAME \
-         --format process"
+        "the profile gets its credentials from IAM Identity Center (sso_...), where a person has \
+         to log in, which a service cannot do; use a role or an access key, or set AWS_PROFILE to \
+         another profile that has: credential_process = aws configure export-credentials --profile \
+         NAME --format process"
     } else if part.starts_with("credentials-login") {
-        "the profile has its credentials from a person's login (login_session), and a service cannot log \
-         in; give it a role or an access key"
+        "the profile gets its credentials from a person's login (login_session), and a service \
+         cannot log in; use a role or an access key"
     } else {
-        "the profile has its credentials from a source that a service cannot use; give it a role or an \
-         access key"
+        "the profile gets its credentials from a source that a service cannot use; use a role or \
+         an access key"
     })
 }
 

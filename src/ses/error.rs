@@ -18,7 +18,7 @@ pub enum CallError {
     #[error(transparent)]
     Credentials(#[from] LoadError),
     /// AWS could not be reached, or gave no answer.
-    #[error("AWS could not be asked: {0}")]
+    #[error("the call to AWS failed: {0}")]
     Unreachable(String),
     /// AWS refused the call.
     #[error("AWS refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]

@@ -71,10 +71,10 @@ pub struct SesOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum SesError {
     /// The region's name could not be part of a host's name.
-    #[error("the SES region {0:?} is not of a-z, 0-9 and -")]
+    #[error("the SES region {0:?} must consist of a-z, 0-9 and -")]
     Region(String),
     /// The endpoint is no URL that requests can be sent to.
-    #[error("the SES endpoint {0:?} is not an http or https URL without user, query and fragment")]
+    #[error("the SES endpoint {0:?} must be an http or https URL without user, query and fragment")]
     Endpoint(String),
     /// The HTTP client could not be built; most often the system's root certificates are missing.
     #[error("the HTTP client for SES could not be built")]
@@ -157,7 +157,7 @@ impl SesClient {
         match (through.first(), directly.first()) {
             (None, _) => {
                 let exception = proxy.exception_for(ses).map(|why| format!("; {why}"));
-                format!("calls to AWS go directly{}", exception.unwrap_or_default())
+                format!("calls to AWS go through no proxy{}", exception.unwrap_or_default())
             }
             (Some(url), excepted) => {
                 let proxy = proxy.proxy_for(url).unwrap_or_default();

@@ -120,7 +120,7 @@ pub(super) async fn handle(
 
 /// The error of a call to a service, or an API of SES, that the simulator does not stand in for.
 fn not_stood_in_for(parts: &Parts) -> Option<ErrorResponse> {
-    const WHAT_IT_HAS: &str = "The simulator has SES's API v2, one queue of SQS, and STS's \
+    const WHAT_IT_HAS: &str = "The simulator has SES's API v2, one SQS queue, and STS's \
                                GetCallerIdentity";
     let message = match signed_service(parts)? {
         "ses" if has_form(parts) => format!("{WHAT_IT_HAS}. It does not have SES's API v1."),

@@ -158,7 +158,8 @@ async fn collect(
     let mut collected = BytesMut::with_capacity(if announced > max { 0 } else { announced });
     let mut length = 0_usize;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ErrorResponse::bad_request("The request body broke off."))?;
+        let frame =
+            frame.map_err(|_| ErrorResponse::bad_request("The request body ended early."))?;
         let Ok(data) = frame.into_data() else { continue };
         length = length.saturating_add(data.len());
         if length <= max {

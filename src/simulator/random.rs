@@ -13,7 +13,7 @@ pub struct Probability(f64);
 
 /// A probability is outside 0 to 1, or all of them together are over 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("fault probabilities must be 0 to 1, and at most 1 together")]
+#[error("each fault probability must be from 0 to 1, and their sum at most 1")]
 pub struct InvalidProbability;
 
 impl Probability {

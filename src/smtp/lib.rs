@@ -157,7 +157,7 @@ impl Smtp {
                     }
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
-                        tracing::error!(%error, "connections of SMTP cannot be accepted for now");
+                        tracing::error!(%error, "SMTP connections cannot be accepted for now");
                         sleep(ACCEPT_BACKOFF).await;
                     }
                 },

@@ -66,7 +66,7 @@ impl Reply {
     pub(super) const KEY_ENDED: Self =
         Self::fixed("530 5.7.0 the API key is not valid any more: nothing was stored");
     pub(super) const MAY_NOT_SEND: Self =
-        Self::fixed("550 5.7.1 this API key does not have the scope send");
+        Self::fixed("550 5.7.1 this API key does not have the send scope");
     pub(super) const BAD_KEY: Self = Self::fixed("535 5.7.8 the password must be a valid API key");
     pub(super) const ENCRYPT_FIRST: Self = Self::fixed("538 5.7.11 use STARTTLS before AUTH");
     pub(super) const SUPPRESSED: Self = Self::fixed(

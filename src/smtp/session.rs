@@ -90,7 +90,7 @@ async fn handshake(
     match timeout_at(login_by, tls.smtp_acceptor().accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a handshake of SMTP failed");
+            tracing::debug!(%error, "a TLS handshake over SMTP failed");
             None
         }
         Err(_) => None,

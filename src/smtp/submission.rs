@@ -115,7 +115,7 @@ pub(super) fn unverified(domain: &str) -> Reply {
 
 /// The reply to a sender whose domain the client's key is not for.
 pub(super) fn sender_forbidden(domain: &str) -> Reply {
-    Reply::new("550 5.7.1", &format!("this API key is not for the sender domain {domain}"))
+    Reply::new("550 5.7.1", &format!("this API key is not valid for the sender domain {domain}"))
 }
 
 /// The key of a submission: a digest of its `Message-ID`, its recipients in any order, and its

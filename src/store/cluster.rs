@@ -56,8 +56,7 @@ impl NodePlace {
         let failed = |kind, why: &dyn std::fmt::Display| {
             let path = boot.display();
             let remedy = "if the unit has ProcSubset=pid, remove that line";
-            let problem =
-                format!("cannot read the identity of the boot in {path}: {why}; {remedy}");
+            let problem = format!("cannot read the boot ID in {path}: {why}; {remedy}");
             io::Error::new(kind, problem)
         };
         let id = fs::read_to_string(boot).map_err(|error| failed(error.kind(), &error))?;
@@ -240,7 +239,7 @@ mod tests {
         let place = || NodePlace::in_boot(&boot, &lock);
         let missing = place().unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
-        assert!(missing.to_string().contains("identity of the boot"), "{missing}");
+        assert!(missing.to_string().contains("boot ID"), "{missing}");
         assert!(missing.to_string().contains("has ProcSubset=pid, remove"), "{missing}");
         for nothing in ["", "\n"] {
             fs::write(&boot, nothing).unwrap();

@@ -18,7 +18,7 @@ pub enum StoreError {
     #[error("the store accepts no changes: its data file is missing, replaced or overwritten")]
     FileLost,
     /// No answer came in time: the change may have been made, or may still be made.
-    #[error("the store did not answer in time, so the change may have been made or not")]
+    #[error("the store did not answer in time, so the change may or may not have been made")]
     OutcomeOpen,
     #[error("a row of the store is damaged and cannot be read; the log says which")]
     Damaged,

@@ -23,6 +23,6 @@ pub(super) const ALL_ORGANISATIONS: u32 = 0;
 /// Logs how many of the oldest rows were removed because of a limit, if any.
 pub(super) fn warn_removed(number: u64, what: &str) {
     if number > 0 {
-        tracing::warn!(number, "too many {what} are kept: the oldest were removed");
+        tracing::warn!(number, "there were too many {what}: the oldest were removed");
     }
 }

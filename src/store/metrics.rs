@@ -64,7 +64,7 @@ impl StoreMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "pillarbox_store_commit_duration_seconds",
-            "Duration of commits, including the work of their operations, and of checkpoints",
+            "Duration of commits (with the work of their operations) and of checkpoints",
             self.commit_duration.clone(),
         );
         registry.register(

@@ -152,8 +152,8 @@ impl RedbStore {
             shared.refusing.store(true, Ordering::Release);
             tracing::error!(
                 %error,
-                "the store accepts no writes: until the disk does, messages are refused, but stored \
-                 data can be read"
+                "the store accepts no writes: until the disk accepts them, messages are refused, \
+                 but stored data can be read"
             );
         }
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
@@ -287,7 +287,7 @@ impl Shared {
             None => tracing::info!(%path, "the data file is in its place again"),
             Some(FileLoss::Gone) => tracing::error!(
                 %path, "the data file is gone: new messages are refused; put it back if it was \
-                 moved, else run: pillarbox backup FILE, and restart"
+                 moved, else run: pillarbox backup FILE, then restart the service"
             ),
             Some(FileLoss::Replaced) => tracing::error!(
                 %path, "the data file is not the one that is open: new messages are \
@@ -295,7 +295,7 @@ impl Shared {
                  run: pillarbox restore FILE --replace"
             ),
             Some(FileLoss::WrittenOver) => tracing::error!(
-                %path, "the data file was written over by another process: new messages are \
+                %path, "the data file was overwritten by another process: new messages are \
                  refused and outcomes are lost; stop the service and restore a backup"
             ),
         }

@@ -77,6 +77,6 @@ pub enum ImportError {
     Server(String),
     #[error("the database did not confirm that it, and its standby, stored everything")]
     Unanswered,
-    #[error("the target is a data file too")]
+    #[error("the source is not a data file")]
     SameEngine,
 }

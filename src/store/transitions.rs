@@ -111,7 +111,7 @@ pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Res
         }
         // One damaged row must not prevent the events of all others.
         Err(Stop::Damaged(row)) => {
-            tracing::error!(%id, "an event's message cannot be read; the event is not on its record");
+            tracing::error!(%id, "an event's message cannot be read; its record lacks the event");
             rows.memory().damage.note(row);
             suppress_without_record(rows, report, now)?;
             return Ok(Applied::DamagedRecord);

@@ -125,7 +125,7 @@ async fn a_start_on_a_read_only_disk_reads_and_refuses_until_it_is_writable() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let log = server.log();
     assert!(log.contains("Read-only file system"), "{log}");
-    let told = log.matches("the store does not take writes yet").count();
+    let told = log.matches("the store does not accept writes yet").count();
     assert!(told <= 1, "{told} times: {log}");
     let id = server.process.id().to_string();
     let mut remount = std::process::Command::new("nsenter");

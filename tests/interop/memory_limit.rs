@@ -15,7 +15,7 @@ async fn a_memory_limit_lowers_the_budget_of_pending_messages_and_that_is_told()
     // 512 MiB for the process and 256 MiB for each of two other budgets leave as much.
     let server = site.start_by(site.service_with_memory_limit(1_536 << 20));
     assert_eq!(metric(&server, MAX).await, Some(f64::from(512 << 20)));
-    let said = "leaves 512 MiB for pending messages, and sending.max_pending_bytes says 1024";
+    let said = "leaves 512 MiB for pending messages, but sending.max_pending_bytes allows 1024 MiB";
     assert!(server.log().contains(said), "{}", server.log());
     let told = &status(&site)["conditions"];
     let told = told.as_array().unwrap().iter().find(|one| one["code"] == "queue_lowered").unwrap();

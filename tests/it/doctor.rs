@@ -168,7 +168,7 @@ async fn where_no_service_runs_that_is_said_and_the_rest_is_looked_at() {
 
     std::fs::remove_file(site.data_dir().join("pillarbox.redb")).unwrap();
     let examined = doctor(&site, &[]).await;
-    examined.says("data file", "warning", "not there yet");
+    examined.says("data file", "warning", "does not exist yet");
     assert!(!site.data_dir().join("pillarbox.redb").exists(), "looking makes nothing");
 }
 
@@ -205,7 +205,7 @@ async fn a_configuration_set_that_is_not_there_or_publishes_nothing_is_a_fault()
     let examined = doctor(&site, &["--send", "--wait", "2s"]).await;
     examined.says("event destination", "notOk", "no enabled event destination");
     examined.says("sending", "ok", "at the first attempt");
-    examined.says("delivery event", "notOk", "none has come within 2s");
+    examined.says("delivery event", "notOk", "none arrived within 2s");
     drop(server);
     configure(&site, &site.simulator.endpoint(), "mial", &site.simulator.queue_url());
     let examined = doctor(&site, &[]).await;
@@ -435,5 +435,5 @@ async fn another_server_of_smtp_is_not_taken_for_pillarbox() {
         }
     });
     let examined = doctor(&site, &[]).await;
-    examined.says("SMTP listener", "notOk", "not as pillarbox: 220 mail.example.com ESMTP");
+    examined.says("SMTP listener", "notOk", "not as pillarbox does: 220 mail.example.com ESMTP");
 }

@@ -102,7 +102,7 @@ async fn good_rows_go_in_and_every_bad_one_is_named_with_its_line_and_rule() {
         (6, "bounce, complaint or manual"),
         (7, "is not a time"),
         (8, "there is no organisation nobody"),
-        (9, "is not the id of a message"),
+        (9, "is not the id of a pillarbox message"),
         (10, "it names no organisation"),
         (11, "is not an address"),
     ];
@@ -123,7 +123,7 @@ async fn good_rows_go_in_and_every_bad_one_is_named_with_its_line_and_rule() {
 
     let ran = lists.import(&[], &list.replace('\n', "\r\n"));
     assert_eq!(ran.code, 1);
-    assert_eq!(ran.out, "0 suppressed, 3 were suppressed already, 7 refused\n");
+    assert_eq!(ran.out, "0 suppressed, 3 were already suppressed, 7 refused\n");
     assert!(ran.err.contains("line 4: \"not an address\" is not an address"), "{}", ran.err);
     assert_eq!(lists.listed(), listed, "what is suppressed already stays as it is");
 }
@@ -138,7 +138,7 @@ async fn a_strict_import_takes_all_or_nothing() {
     let ran = lists.import(&["--strict", "--org", "acme"], "a@x.org\nc@x.org\n");
     assert_eq!(
         (ran.code, ran.out.as_str()),
-        (0, "2 suppressed, 0 were suppressed already, 0 refused\n")
+        (0, "2 suppressed, 0 were already suppressed, 0 refused\n")
     );
     assert_eq!(addresses(&lists), ["a@x.org", "c@x.org"]);
 }
@@ -177,7 +177,7 @@ async fn a_list_of_many_requests_is_taken_in_whole_and_given_out_whole() {
     let ran = lists.run(&["suppression", "export", "--all", "-"], b"");
     assert_eq!((ran.code, ran.out.lines().count()), (0, 1), "{ran:?}");
     let ran = lists.import(&[], &written);
-    assert_eq!(ran.out, format!("0 suppressed, {count} were suppressed already, 0 refused\n"));
+    assert_eq!(ran.out, format!("0 suppressed, {count} were already suppressed, 0 refused\n"));
     let ran = lists.import(&["--org", "acme"], &written);
     assert_eq!(ran.code, 1);
     assert!(

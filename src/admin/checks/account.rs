@@ -160,9 +160,9 @@ fn verified(about: String, identity: Option<&Identity>) -> Finding {
     let dkim = identity.map_or(SetupStatus::Other, |identity| identity.dkim_status);
     let mail_from = identity.and_then(|identity| identity.mail_from.as_ref());
     match (dkim, mail_from) {
-        (SetupStatus::Success, None) => Finding::ok(about, "verified, and signed by DKIM"),
+        (SetupStatus::Success, None) => Finding::ok(about, "verified, and signed with DKIM"),
         (SetupStatus::Success, Some(mail_from)) if mail_from.status == SetupStatus::Success => {
-            let message = format!("verified, signed by DKIM, MAIL FROM {}", mail_from.domain);
+            let message = format!("verified, signed with DKIM, MAIL FROM {}", mail_from.domain);
             Finding::ok(about, message)
         }
         (SetupStatus::Success, Some(mail_from)) => Finding::warning(

@@ -28,7 +28,7 @@ fn server(database: &DatabaseStatus) -> Finding {
     const ABOUT: &str = "database";
     let schema = match database.schema {
         Some(schema) => format!("schema {schema}"),
-        None => "no tables yet; the first node makes them".to_owned(),
+        None => "no tables yet; the first node creates them".to_owned(),
     };
     let message = format!("PostgreSQL {}, {schema}", database.server_version);
     if database.server_version_number < DatabaseStatus::OLDEST_SERVER {
@@ -54,7 +54,7 @@ fn standby(database: &DatabaseStatus) -> Finding {
         Standby::Synchronous => Finding::ok(ABOUT, "each commit waits for a synchronous standby"),
         Standby::None => Finding::warning(
             ABOUT,
-            "a commit is on the server's disk alone: if that machine is lost, accepted messages are \
+            "a commit is only on the server's disk: if that machine is lost, accepted messages are \
              lost with it",
             "give the server a synchronous standby (synchronous_standby_names), or use a service \
              that stores each commit twice and ignore this",
@@ -91,7 +91,7 @@ fn connections(database: &DatabaseStatus, nodes: usize) -> Option<Finding> {
         Finding::warning(
             "database connections",
             format!(
-                "the server allows {} connections of ordinary users; each node needs \
+                "the server allows {} connections by ordinary users; each node needs \
                  {CONNECTIONS_OF_A_NODE}",
                 database.max_connections
             ),

@@ -49,12 +49,12 @@ impl Examiner<'_> {
             }
             TrackingOverride::Auto if !self.ses.went_without_override() => Finding::ok(
                 ABOUT,
-                "each message turns off open and click tracking for itself, if the endpoint knows \
-                 that",
+                "each message turns off open and click tracking for itself, if the endpoint \
+                 supports that",
             ),
             TrackingOverride::Auto => Finding::warning(
                 ABOUT,
-                "the endpoint does not know ConfigurationOverrides, so messages go without it: \
+                "the endpoint does not support ConfigurationOverrides, so messages go without it: \
                  whether links are rewritten depends on the configuration set and the account",
                 "to keep links as they are, turn off open and click tracking in both",
             ),
@@ -62,7 +62,7 @@ impl Examiner<'_> {
                 ABOUT,
                 "messages do not turn off open and click tracking: whether links are rewritten \
                  depends on the configuration set and the account",
-                "set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
+                "set ses.tracking_override = true if the endpoint supports ConfigurationOverrides",
             ),
         }
     }

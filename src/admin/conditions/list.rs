@@ -134,8 +134,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ).not_ready(),
     notice("draining",
         "Somebody drains the node; the other nodes accept messages",
-        "An operator drains this node: it sends the messages that it holds, and after five \
-         seconds, which give load balancers time to notice, it accepts no new ones",
+        "An operator drains this node: it sends the messages that it holds, and accepts no \
+         new ones after five seconds, so that load balancers have time to notice",
         "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
          --undo NODE",
         |s, found| if let Some(name) = &s.draining {
@@ -285,7 +285,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
-        "The provider answered calls with errors that pillarbox does not know, and does not \
+        "The provider answered calls with errors that pillarbox does not know and does not \
          treat as the message's fault",
         "Check the messages: pillarbox message list --status queued. Check ses.endpoint",
         |s, found| if !s.sending.unexpected_answers.is_empty() {
@@ -443,7 +443,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let waiting = several(messages.waiting as u64, "message");
             let message = format!(
                 "{name} has been paused by an operator since {since}; its send requests are \
-                 {sends}, and {waiting} wait");
+                 {sends}, with {waiting} waiting");
             let affected = Some((*organisation, name.as_str()));
             found.says(message).names("ORG", &name).affects(Queued, affected, None);
         },
@@ -452,7 +452,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "A waiting message of an organisation that an operator paused reaches its time limit \
          within an hour, and then fails",
         "Resume the organisation, so that its messages are sent: pillarbox org resume ORG. Or \
-         raise sending.retry_for, unless the message's own expiresIn is what ends it",
+         raise sending.retry_for, unless the message's own expiresIn sets the time limit",
         |s, found| for PausedByOperator { organisation, messages, .. } in &s.paused_by_operators {
             if let Some(end) = messages.first_end && s.at.plus(ENDS_SOON) >= end {
                 let name = s.name(*organisation);
@@ -465,12 +465,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
     notice("tracking_not_overridden",
         "It depends only on ses.tracking_override and on the endpoint",
         "Messages do not turn off open and click tracking: SES may rewrite links",
-        "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
+        "Set ses.tracking_override = true if the endpoint supports ConfigurationOverrides",
         |s, found| match s.tracking {
             TrackingOverride::Never => found.if_so(true),
             TrackingOverride::Auto if s.went_without_override => {
                 let condition = found.says(
-                    "The endpoint does not know ConfigurationOverrides, so messages go without it: \
+                    "The endpoint does not support ConfigurationOverrides, so messages go without it: \
                      SES rewrites links and adds a pixel if the account or the configuration set \
                      asks for it");
                 condition.advice = "To keep links as they are, turn off open and click tracking in \
@@ -516,7 +516,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
         |s, found| limits(s, found, |used| used >= 1.0),
     ),
     warning("connections_near_limit", LIMIT_ALERT,
-        "More than four fifths of max_connections are open, of HTTP and SMTP together",
+        "More than four fifths of max_connections are in use, by HTTP and SMTP together",
         "Find out who opens them; raise max_connections and the limit of open files together",
         |s, found| {
             let (open, max) = (s.connections.http + s.connections.smtp, s.connections.max);
@@ -600,7 +600,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             if max < configured {
                 found.says(format!(
                     "The memory limit of the service's cgroup leaves {} MiB for pending messages, \
-                     and sending.max_pending_bytes says {}", max >> 20, configured >> 20));
+                     but sending.max_pending_bytes allows {} MiB", max >> 20, configured >> 20));
             }
         },
     ),
@@ -633,7 +633,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
          service: pillarbox restart",
         |s, found| for one in s.task_faults.iter().filter(|one| one.is_recent) {
             let message = format!(
-                "The background task {} failed {} since the start, and begins again",
+                "The background task {} has failed {} since the start; pillarbox started it again",
                 one.task, several(one.count, "time"));
             found.says(message).is_about(one.task);
         },
@@ -729,7 +729,7 @@ fn limits(s: &Snapshot, found: &mut Finder<'_>, is_told: impl Fn(f64) -> bool) {
         for (period, used, limit) in told {
             let (name, period) = (s.name(*id), period.as_str());
             let message = format!(
-                "{name} has used {used} of the {limit} recipients that it may have in a {period}"
+                "{name} has used {used} of the {limit} recipients that it may send to per {period}"
             );
             found.says(message).names("NAME", &name);
         }

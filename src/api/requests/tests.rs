@@ -54,7 +54,7 @@ fn wrong_types_are_named_by_path() {
         (
             r#"{"to":"a@x.org"}"#,
             "to",
-            r#"must be an array of strings, not a string; write ["ada@example.net"], also for one address"#,
+            r#"must be an array of strings, not a string; write ["ada@example.net"], even for one address"#,
         ),
         (r#"{"to":["a",true]}"#, "to[1]", "must be a string, not a boolean"),
         (r#"{"cc":[null]}"#, "cc[0]", "must be a string, not null"),

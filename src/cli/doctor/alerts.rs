@@ -26,8 +26,8 @@ pub(super) async fn test(
             .map(AlertsTested::from)
             .map_err(|error| error.to_string()),
     };
-    let advice = "check the receiver, the network and its certificate; it verifies posts with the \
-                  secret in alerts.secret_file";
+    let advice = "check the receiver, its certificate and the network; the receiver verifies posts \
+                  with the secret in alerts.secret_file";
     match tested {
         Ok(AlertsTested { delivered: true, answer, .. }) => {
             Finding::ok(ABOUT, format!("{url} accepted a test ({answer})"))

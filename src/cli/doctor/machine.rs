@@ -41,9 +41,9 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
             return vec![Finding::not_ok(DIRECTORY, message, "correct data_dir")];
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let message = format!("{shown} is not there yet");
-            let advice = "the service creates it when it first starts, if its user may; if the \
-                          service has run before, correct data_dir";
+            let message = format!("{shown} does not exist yet");
+            let advice = "the service creates it when it first starts, if its user is allowed to; \
+                          if the service has run before, correct data_dir";
             return vec![Finding::warning(DIRECTORY, message, advice)];
         }
         Err(error) => {
@@ -78,7 +78,7 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let message = format!("{shown} is not there yet");
+            let message = format!("{shown} does not exist yet");
             return Finding::warning(about, message, "the service creates it when it first starts");
         }
         Err(error) => {
@@ -161,7 +161,7 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
             let (error, advice) = match error {
                 CliError::Open { file, source: OpenError::InUse } => (
                     CliError::InUse { file, socket: config.admin_socket.clone() },
-                    "a service runs on it and does not answer: is admin_socket right?",
+                    "a running service uses it but does not answer: is admin_socket right?",
                 ),
                 error => (
                     error,

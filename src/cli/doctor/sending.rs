@@ -87,7 +87,7 @@ impl DeliveryTest {
         };
         let record = &message.view.message;
         let wait = humantime::format_duration(self.wait);
-        let show = format!("pillarbox message show {} tells more", sent.id);
+        let show = format!("for more, run: pillarbox message show {}", sent.id);
         let why = record
             .error
             .as_ref()
@@ -107,7 +107,7 @@ impl DeliveryTest {
             1 => "at the first attempt".to_owned(),
             more => format!("after {more} attempts"),
         };
-        let accepted = format!("SES took {}{kind} from {} {attempts}", sent.id, sent.from);
+        let accepted = format!("SES accepted {}{kind} from {} {attempts}", sent.id, sent.from);
         let accepted = Finding::ok(ABOUT, accepted);
         let event = |wanted| message.events.iter().find(|event| event.event_type == wanted);
         let outcome = if let Some(event) = event("delivery") {
@@ -123,9 +123,9 @@ impl DeliveryTest {
         } else if over {
             Finding::not_ok(
                 DELIVERY,
-                format!("none has come within {wait}"),
+                format!("none arrived within {wait}"),
                 "see the checks of the configuration set, the event destination and the queue above, \
-                 and whether the topic may write to the queue",
+                 and check whether the topic may write to the queue",
             )
         } else {
             return None;

@@ -265,7 +265,7 @@ async fn listener(address: SocketAddr) -> Result<String, Fault> {
     if seen(address, advice, probe).await? == REFUSAL {
         Ok(format!("{address} answers, and asks for a key"))
     } else {
-        Err((format!("{address} answers, but not as pillarbox"), advice))
+        Err((format!("{address} answers, but not as pillarbox does"), advice))
     }
 }
 
@@ -287,7 +287,7 @@ async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Result<St
     };
     if !greeting.starts_with(GREETING) {
         let greeting = greeting.trim_end();
-        let message = format!("{address} answers, but not as pillarbox: {greeting}");
+        let message = format!("{address} answers, but not as pillarbox does: {greeting}");
         return Err((message, READ_AT_START));
     }
     let (wanted, taken, otherwise) = match tls {
@@ -340,7 +340,7 @@ async fn submission_over_tls(address: SocketAddr) -> Result<String, Fault> {
             format!("smtp.tls_listen = {address} begins in plain text"),
             "give that address as smtp.listen, and restart the service",
         )),
-        _ => Err((format!("{address} answers, but not as pillarbox"), READ_AT_START)),
+        _ => Err((format!("{address} answers, but not as pillarbox does"), READ_AT_START)),
     }
 }
 

@@ -250,8 +250,8 @@ impl Columns {
             (Some(scope), _) => scope,
             (None, Some(given)) => given.clone(),
             (None, None) => {
-                return Err("it names no organisation; give --org NAME or --all, or add a column \
-                     organisation (* stands for all)"
+                return Err("it names no organisation; give --org NAME or --all, or add an \
+                     organisation column (* stands for all)"
                     .to_owned());
             }
         };

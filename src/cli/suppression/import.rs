@@ -233,7 +233,7 @@ impl Pass<'_> {
         }
         let report = session.show(&self.imported, |imported| {
             format!(
-                "{} suppressed, {} were suppressed already, {} refused\n",
+                "{} suppressed, {} were already suppressed, {} refused\n",
                 imported.added,
                 imported.already_there,
                 imported.refused.len()
@@ -329,7 +329,7 @@ impl<R: Read> Rows<R> {
         let layout = Layout::of(text.first_line(), separator).map_err(|cause| refused(&cause))?;
         if given.scope.is_none() && !layout.has_organisations {
             return Err(refused(
-                "it has no column organisation; give --org NAME, or --all for every organisation",
+                "it has no organisation column; give --org NAME, or --all for every organisation",
             ));
         }
         let mut reader = csv::ReaderBuilder::new();

@@ -23,7 +23,7 @@ const NO_LISTS: [(&[u8], &str); 8] = [
     (b"<!", HTML),
     (b"<?", HTML),
 ];
-const JSON: &str = "it is JSON; write it as CSV first, such as with jq -r and @csv";
+const JSON: &str = "it is JSON; write it as CSV first, for example with jq -r and @csv";
 const HTML: &str = "it is a web page or XML; export the list as CSV";
 
 /// The text of a list.

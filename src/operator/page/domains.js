@@ -1,14 +1,14 @@
 // Sender domains with their state, and what SES last said of their DNS records.
 
 import { Listing } from "/listing.js";
-import { ago, cell, copied, copyButton, element, emptyRow, field, fill, find, link, mark } from "/nodes.js";
+import { ago, cell, copied, copyButton, element, emptyRow, field, fill, find, link, mark, when } from "/nodes.js";
 import { address } from "/router.js";
 import { read, report } from "/session.js";
 
 const TONES = { verified: "good", assumed: "plain", pending: "warn" };
 const SES = {
   verified: "verified: the account may send from it",
-  pending: "pending: SES looks for the DNS records",
+  pending: "pending: SES is looking for the DNS records",
   temporaryFailure: "SES could not check the records and tries again",
   failed: "failed: SES has stopped looking for the DNS records",
   unknown: "unknown: SES has no such identity",
@@ -55,7 +55,7 @@ async function open(wanted) {
     if (wanted !== name) return;
     find("domain-note").textContent = "";
     find("domain-fields").prepend(
-      ...domains.flatMap(({ organisation: owner, state, since }) => field(owner, mark(state, TONES[state] ?? "bad"), " since ", ago(since))),
+      ...domains.flatMap(({ organisation: owner, state, since }) => field(owner, mark(state, TONES[state] ?? "bad"), " since ", when(since))),
       ...field("SES says", SES[ses] ?? ses, reason ? ` (${reason})` : ""), ...field("DKIM", dkim),
       ...(mailFrom ? field("MAIL FROM", `${mailFrom.domain}: ${mailFrom.setup}`) : []));
     find("domain-records").hidden = false;

@@ -109,7 +109,7 @@ function draw(one, webhooks) {
     ...field("Messages", link("Show all", address("messages", { organisation: name }))),
     ...(test ? field("Test", "None of its mail goes to SES") : []),
     ...(paused ? field("Paused", "since ", when(paused.since), `; its send requests are ${paused.requests}`) : []),
-    ...field("Limits", own.length ? own.map(({ period, limit, used }) => `${count(used)} of ${count(limit)} recipients in this ${period}`).join("\n") : "none"),
+    ...field("Limits", own.length ? own.map(({ period, limit, used }) => `${count(used)} of ${count(limit)} recipients in the current ${period}`).join("\n") : "none"),
     ...field("Hard bounces", limits ? meter(hardBounces, recipients, limits.bounces) : null),
     ...field("Complaints", limits ? meter(complaints, recipients, limits.complaints) : null),
     ...field("API keys", link(several(keyCount, "key"), address("keys", { organisation: name })), keys.length ? `: ${keys.map((key) => `${key.id} ${key.label}`.trim()).join(", ")}` : "", keyCount > keys.length ? ", …" : ""),
@@ -136,11 +136,11 @@ function row({ name, test, paused, limits: own, keyCount, lastUsedAt, domainCoun
   if (test) head.append(element("div", "test: nothing goes to SES", { class: "faint" }));
   if (paused) {
     const since = element("div", "paused since ", { class: "faint" });
-    since.append(when(paused.since), `, its send requests are ${paused.requests}`);
+    since.append(when(paused.since), `; its send requests are ${paused.requests}`);
     head.append(since);
   }
   for (const { period, limit, used } of own) {
-    head.append(element("div", `${count(used)} of ${count(limit)} recipients in this ${period}`, { class: "faint" }));
+    head.append(element("div", `${count(used)} of ${count(limit)} recipients in the current ${period}`, { class: "faint" }));
   }
   found.append(head);
   const outcomes = counter.outcomes(name);

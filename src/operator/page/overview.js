@@ -246,7 +246,7 @@ function showHistory({ start, step_seconds: step, series: all, organisations }) 
     at: from + (index + 1) * step * 1000,
     ...Object.fromEntries(DRAWN.map((name) => [name, counts[name][index]])),
   }));
-  const per = STEPS[step] ?? (step % 60 === 0 ? `in ${step / 60} minutes` : `in ${step} seconds`);
+  const per = STEPS[step] ?? (step % 3600 === 0 ? `per ${step / 3600} hours` : step % 60 === 0 ? `per ${step / 60} minutes` : `per ${step} seconds`);
   volume.name(`Messages ${per}`);
   results.name(`Results ${per}`);
   const drawn = { from, until: from + length * step * 1000, ago };

@@ -78,3 +78,16 @@ fn what_waits_is_known_by_organisation_and_by_domain() {
     fixture.put_back(retried, fixture.now + Duration::from_secs(9), Acceptance::Excluded);
     assert_eq!(fixture.queue.waiting_from(ACME, &name("b.example")), 2);
 }
+
+#[test]
+fn one_that_has_sent_much_is_served_behind_others_even_if_nothing_of_it_waited_in_between() {
+    let fixture = Fixture::new();
+    let large = fixture.add(ACME, 100);
+    assert_eq!(fixture.claim().id, large);
+    fixture.finish(large);
+    for organisation in [ACME, BETA, BETA] {
+        fixture.add(organisation, 1);
+    }
+    let order = [(); 3].map(|()| fixture.claim().organisation);
+    assert_eq!(order, [BETA, BETA, ACME]);
+}

@@ -86,11 +86,23 @@ fn the_body_is_read_in_parts() {
     assert_eq!(body.part(1, 1).as_deref(), Some(&b"}"[..]));
     assert!(matches!(body, RequestBody::Whole(_)));
     // A large one stays where it is.
-    let large = "x".repeat(256 * 1024 + 1);
+    let longest = "x".repeat(256 * 1024);
+    fixture.add_request(&longest, None, "example.com", ACME, 1);
+    assert!(matches!(fixture.claim().request().unwrap(), RequestBody::Whole(_)));
+    let large = longest + "x";
     fixture.add_request(&large, None, "example.com", ACME, 1);
     let body = fixture.claim().request().unwrap();
     assert!(matches!(body, RequestBody::Parts(_)));
     assert_eq!(body.whole().as_deref(), Some(large.as_bytes()));
+}
+
+#[test]
+fn the_request_and_the_envelope_count_together() {
+    let domain = name("example.com");
+    let recipient = Address::parse("bob@example.org").unwrap();
+    let envelope = Envelope::new(&domain, [&recipient].into_iter());
+    let request = EncodedRequest::new("{}".to_owned(), &envelope);
+    assert_eq!(request.len_bytes(), 2 + envelope.as_str().len());
 }
 
 #[test]
@@ -100,6 +112,7 @@ fn a_drain_leaves_what_is_due_too_late_or_finds_no_rate() {
     let end = fixture.now + Duration::from_secs(10);
     for (due, acceptance) in [
         (end, Acceptance::Possible),
+        (end + Duration::from_secs(1), Acceptance::Possible),
         (end - Duration::from_nanos(1), Acceptance::Possible),
         (end, Acceptance::Excluded),
     ] {
@@ -110,11 +123,11 @@ fn a_drain_leaves_what_is_due_too_late_or_finds_no_rate() {
     fixture.add(BETA, 3);
     fixture.add(STAGING, 9);
     let forecast = |recipients| queue.forecast_drain(end, recipients, |_| false);
-    let late = DrainForecast { retry: 1, ..DrainForecast::default() };
+    let late = DrainForecast { retry: 2, ..DrainForecast::default() };
     assert_eq!(forecast(5.0), late);
     assert_eq!(forecast(4.9), DrainForecast { pace: 1, ..late });
     assert_eq!(forecast(0.0), DrainForecast { pace: 3, ..late });
-    assert_eq!(forecast(0.0).messages(), 4);
+    assert_eq!(forecast(0.0).messages(), 5);
     fixture.add_from("example.net", ACME, 1);
     queue.pause_domain(ACME, &name("example.net"), end);
     assert_eq!(forecast(5.0), DrainForecast { domain: 1, ..late });

@@ -208,6 +208,20 @@ fn messages_expire_in_the_order_of_their_ends_and_not_before() {
 }
 
 #[test]
+fn the_first_end_of_an_organisation_is_found_behind_many_of_others() {
+    let fixture = Fixture::new();
+    let minutes = Duration::from_mins;
+    // More of them than one step handles.
+    for _ in 0..501 {
+        fixture.add_with("example.com", ACME, Normal, Some(minutes(1)));
+    }
+    fixture.add_with("example.com", BETA, Normal, Some(minutes(3)));
+    let firsts = fixture.queue.first_expiries([ACME, BETA].into());
+    let at = |time| fixture.now + time;
+    assert_eq!(firsts, [(ACME, at(minutes(1))), (BETA, at(minutes(3)))].into());
+}
+
+#[test]
 fn a_message_expires_while_the_machine_is_suspended() {
     let fixture = Fixture::new();
     let add = || fixture.add_with("example.com", ACME, Normal, Some(MIN_EXPIRES_IN));

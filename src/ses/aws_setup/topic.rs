@@ -90,8 +90,8 @@ impl Run<'_> {
             None => Ok(outcome),
             Some(other) => Err(Failure::Unfit(format!(
                 "{}, but the set's destination {:?} asks for open or click events, so SES rewrites \
-                 links or adds a pixel to messages. pillarbox does not change it: remove these \
-                 events from it, or run the set-up with another --name",
+                 links or adds a pixel to messages. pillarbox does not change that destination: \
+                 remove these events from it, or run the set-up with another --name",
                 outcome.word(),
                 other.name
             ))),

@@ -57,7 +57,7 @@ pub(super) async fn tell(shared: &Shared, session: &mut Session) {
     let ids: Vec<Uuid> = calls.keys().copied().map(uuid_of).collect();
     let attempts: Vec<i32> = calls.values().copied().map(integer).collect();
     if let Err(error) = session.run(MARK, &[&ids, &attempts]).await {
-        tracing::debug!(%error, "the other nodes could not be told of calls; they are told later");
+        tracing::debug!(%error, "calls were not reported to other nodes; pillarbox tries again");
         shared.lost(&error);
         let mut known = locked(&shared.calls.0);
         for (id, attempts) in calls {

@@ -19,7 +19,7 @@ pub(super) enum QueryError {
     #[error("the other nodes treat this node as dead")]
     Fenced,
     /// The transaction was not made, because the connection was lost or the server gave no answer.
-    #[error("the transaction was not made: the connection was lost, or the server did not answer")]
+    #[error("nothing was committed: the connection was lost, or the server did not answer")]
     NotMade,
     /// The server takes writes, and is not the one to work on.
     #[error("a server was not used: {0}")]
@@ -32,9 +32,9 @@ pub(super) enum QueryError {
     Silent { purpose: &'static str, limit: std::time::Duration },
     /// The outcome of a transaction is not known: its answer was lost, and the row that shows it is
     /// out of reach.
-    #[error("it could not be found out in time whether the transaction was made")]
+    #[error("pillarbox could not find out in time whether the transaction was committed")]
     InDoubt,
-    #[error("a fault in pillarbox: a transaction asked for rows without end")]
+    #[error("a fault in pillarbox: a transaction kept asking for rows")]
     Endless,
     #[error("a fault in pillarbox: a transaction panicked")]
     Panicked,
@@ -125,8 +125,8 @@ pub enum ConnectError {
     )]
     MadeByDev,
     #[error(
-        "the database was not made by `pillarbox dev`. There, `pillarbox dev` would add an \
-         organisation, a domain and a key, and use a part of the pace; give it an empty database"
+        "the database was not made by `pillarbox dev`, which would add an organisation, a domain \
+         and a key to it, and take a share of the pace; give `pillarbox dev` an empty database"
     )]
     NotMadeByDev,
     #[error("{0}")]

@@ -255,8 +255,8 @@ impl Node {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
             tracing::error!(
                 node = self.identity.name,
-                "the other nodes took this node for dead and failed the messages that it held; it \
-                 stops, so that it is started again"
+                "the other nodes treated this node as dead and failed the messages that it held; \
+                 this node stops, so that it is started again"
             );
         }
     }

@@ -189,7 +189,7 @@ impl Chunk {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SaveError {
-    #[error("another process wrote over it")]
+    #[error("another process overwrote it")]
     WrittenOver,
     #[error(transparent)]
     Read(#[from] StoreError),
@@ -205,7 +205,7 @@ pub enum CopyError {
     Exists { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("only {copied} of {expected} rows came; nothing was written")]
+    #[error("only {copied} of {expected} rows arrived; nothing was written")]
     Incomplete { copied: u64, expected: u64 },
 }
 

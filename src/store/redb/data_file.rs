@@ -169,7 +169,7 @@ impl DataFile {
 
     fn refuse_written_over(&self) -> io::Result<()> {
         if self.is_written_over.load(Ordering::Acquire) {
-            return Err(io::Error::other("another process wrote over the data file"));
+            return Err(io::Error::other("another process overwrote the data file"));
         }
         Ok(())
     }

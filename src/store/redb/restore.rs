@@ -66,9 +66,9 @@ pub enum RestoreError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("the backup {} cannot be used: {source}", path.display())]
     Unusable { path: PathBuf, source: OpenError },
-    #[error("there is a data file {}", path.display())]
+    #[error("there is already a data file {}", path.display())]
     Exists { path: PathBuf },
-    #[error("a service runs on the data file {}", path.display())]
+    #[error("a service is running on the data file {}", path.display())]
     InUse { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },

@@ -103,7 +103,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         ],
         page: &[
             Told {
-                text: "the account may not send",
+                text: "the account is not allowed to send",
                 known: |metrics| impaired(metrics, "account_paused"),
             },
             Told {
@@ -146,7 +146,7 @@ pub(crate) const FAULTS: [Fault; 37] = [
         },
         alarms: &["PillarboxOrganisationNearLimit acme"],
         page: &[Told {
-            text: "acme has used 9 of the 10 recipients that it may have in a month",
+            text: "acme has used 9 of the 10 recipients that it may send to per month",
             known: |metrics| {
                 let ratio =
                     "pillarbox_organisation_limit_ratio{organisation=\"acme\",period=\"month\"}";

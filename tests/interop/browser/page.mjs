@@ -91,7 +91,7 @@ while (known === undefined) {
   const { reasons } = await ready.json();
   if (reasons.length > 0) known = Date.now();
 }
-await page.getByText("the account may not send").waitFor();
+await page.getByText("the account is not allowed to send").waitFor();
 const took = Date.now() - known;
 console.log(`a fault showed after ${took} ms`);
 assert.ok(took < 2_000, `a fault showed after ${took} ms`);

@@ -40,7 +40,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     let offline = Offline::new();
     let added = offline.command(&["org", "add", "acme"]).await;
     assert_eq!(added.code, 0, "{added:?}");
-    assert!(added.err.contains("no service runs; working on "), "{added:?}");
+    assert!(added.err.contains("no service is running; working on "), "{added:?}");
     // What is to be done next is for the same service.
     let next = format!("  pillarbox key add --config {} --org acme\n", offline.config);
     assert!(added.out.ends_with(&next), "{added:?}");
@@ -64,7 +64,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     assert_eq!(offline.command(&assumed).await.json()["state"], "assumed");
     let status = offline.command(&["status"]).await;
     assert_eq!(status.code, 1, "{status:?}");
-    assert!(status.out.contains("no service runs"), "{status:?}");
+    assert!(status.out.contains("no service is running"), "{status:?}");
     assert_eq!(offline.command(&["clock", "confirm"]).await.code, 1);
 
     // A socket that a dead process left makes no difference.
@@ -112,7 +112,7 @@ async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     let cancelled = offline.command(&["message", "cancel", &id]).await;
     assert_eq!(cancelled.code, 1, "{cancelled:?}");
     assert!(
-        cancelled.err.contains("otherwise it fails them with body_lost_on_restart"),
+        cancelled.err.contains("otherwise they fail with body_lost_on_restart"),
         "{cancelled:?}"
     );
     let (_, recovery) = Store::open(directory, now).unwrap();

@@ -81,7 +81,7 @@ async fn a_kill_loses_no_message_and_sends_none_twice() {
         wait_until_tried(&server, &ids[0]).await;
         server.kill();
         server = start(&site, &manager);
-        assert!(server.log().contains("pending messages of the last process continue"));
+        assert!(server.log().contains("kept the previous process's pending messages"));
     }
     // While it waits: a call under way could still be the one that is accepted.
     let attempts = wait_until_tried(&server, &ids[0]).await["attempts"].as_u64().unwrap();
@@ -343,7 +343,7 @@ async fn bodies_of_another_data_directory_are_not_taken() {
     std::fs::remove_dir_all(site.data_dir()).unwrap();
     std::fs::rename(site.directory().join("other"), site.data_dir()).unwrap();
     let server = start(&site, &manager);
-    assert!(server.log().contains("pending messages of the last process continue messages=3"));
+    assert!(server.log().contains("kept the previous process's pending messages messages=3"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -369,8 +369,8 @@ async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
     let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
     assert!(status.contains(&survive), "{status}");
     let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
-    let bytes =
-        format!("bytes   {} of bodies, {} of memory", bodies["bytes"], bodies["memoryBytes"]);
+    let (bytes, memory) = (&bodies["bytes"], &bodies["memoryBytes"]);
+    let bytes = format!("bytes   {bytes} in bodies, {memory} of memory used for them");
     assert!(text.contains(&survive) && text.contains(&bytes), "{text}");
     assert!(text.contains("stop    systemd 254"), "{text}");
     assert!(text.contains("reboot  the bodies are lost"), "{text}");
@@ -456,7 +456,7 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     assert!(doctor.contains(&format!("Those of an earlier process {said}")), "{doctor}");
     assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(1.0));
     let dropped = String::from_utf8(site.done(&["bodies", "drop"]).stdout).unwrap();
-    assert!(dropped.contains("are discarded"), "{dropped}");
+    assert!(dropped.contains("discarded;"), "{dropped}");
     manager.wait_for("FDSTOREREMOVE=1", 1);
     wait_until_kept(&site).await;
     assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(0.0));
@@ -584,7 +584,7 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     for life in 1..3 {
         server = manager.start(&site);
         let expected =
-            format!("pending messages of the last process continue messages={}", 5 * life);
+            format!("kept the previous process's pending messages messages={}", 5 * life);
         assert!(server.log().contains(&expected), "{}", server.log());
         let said = bodies(&site);
         assert!(said["unreadable"].as_str().unwrap().contains("not made by pillarbox"), "{said}");
@@ -627,7 +627,7 @@ async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
         }
         let server = manager.start(&site);
         let log = server.log();
-        assert!(log.contains("pending messages of the last process continue messages=4"), "{log}");
+        assert!(log.contains("kept the previous process's pending messages messages=4"), "{log}");
         let said = bodies(&site);
         assert!(
             said["unreadable"].as_str().unwrap().contains("newer bodies of the same store"),

@@ -168,7 +168,7 @@ async fn messages_are_cancelled_by_id_organisation_and_domain() {
     let expected = if is_on_postgres() {
         "commands go to a running node"
     } else {
-        "no service runs, so nothing can be cancelled"
+        "no service is running, so nothing can be cancelled"
     };
     assert!(said.contains(expected), "{said}");
 }

@@ -185,7 +185,7 @@ async fn a_file_that_is_written_over_is_left_as_it_was_put_there() {
         refuses(&server).await;
         let reasons = noticed(&server, Some("data_file_lost")).await;
         let text = reasons.iter().map(ToString::to_string).collect::<String>();
-        assert!(text.contains("written over"), "{text}");
+        assert!(text.contains("overwritten"), "{text}");
         server.kill();
         assert!(fs::read(&file).unwrap() == content, "the service wrote into it");
         fs::write(&file, &other).unwrap();

@@ -178,7 +178,10 @@ async fn readiness_says_what_is_wrong_and_health_goes_on() {
         (&reason["code"], &reason["severity"]),
         (&json!("account_paused"), &json!("critical"))
     );
-    assert!(reason["message"].as_str().unwrap().contains("the account may not send"), "{reason}");
+    assert!(
+        reason["message"].as_str().unwrap().contains("the account is not allowed to send"),
+        "{reason}"
+    );
     assert!(reason["advice"].as_str().unwrap().contains("SES console"), "{reason}");
     wait_for(
         &server,

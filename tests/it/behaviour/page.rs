@@ -149,7 +149,7 @@ async fn the_stream_tells_each_second_how_it_goes_and_ends_with_the_service() {
     assert!(text.starts_with("event: history\ndata: ["), "{text}");
     site.simulator.set_faults(Faults::always(Fault::SendingPaused));
     let id = server.send(&message()).await;
-    until(&mut stream, &mut text, "the account may not send").await;
+    until(&mut stream, &mut text, "the account is not allowed to send").await;
     site.simulator.set_faults(Faults::none());
     server.wait_for(&id, "sent").await;
     until(&mut stream, &mut text, "\"sent\",1]").await;

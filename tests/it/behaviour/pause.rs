@@ -195,7 +195,7 @@ async fn the_time_of_messages_goes_on_while_their_organisation_is_paused() {
         "{paused}, {created}"
     );
     let text = String::from_utf8(site.done(&["org", "pause", "acme"]).stdout).unwrap();
-    assert!(text.contains("the first of them fails"), "{text}");
+    assert!(text.contains("the first waiting message fails"), "{text}");
     let warning = condition(&site, "paused_messages_end").expect("it ends within an hour");
     assert_eq!(warning["severity"], "warning", "{warning}");
     let end = Instant::now() + Duration::from_secs(20) + PATIENCE;

@@ -86,8 +86,8 @@ async fn an_answer_that_does_not_blame_the_message_is_tried_again_and_named() {
         (error(422, "UnprocessableEntity", "no"), unavailable, "UnprocessableEntity"),
         (error(409, "ConflictException", "busy"), unavailable, "ConflictException"),
         (error(413, "QueryTooLargeException", "no"), unavailable, "QueryTooLargeException"),
-        (error(400, "", "Something is wrong."), unavailable, "400 without an error's name"),
-        (error(422, "", "Something is wrong."), unavailable, "422 without an error's name"),
+        (error(400, "", "Something is wrong."), unavailable, "400 without an error name"),
+        (error(422, "", "Something is wrong."), unavailable, "422 without an error name"),
         (
             in_body(400, "com.amazonaws.sesv2#AnotherNewException"),
             unavailable,

@@ -42,7 +42,7 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
     site.simulator.set_faults(Faults::always(Fault::SendingPaused));
     let server = site.start();
     let first = server.send(&message()).await;
-    status_with(&site, "the account may not send").await;
+    status_with(&site, "the account is not allowed to send").await;
     let second = server.send(&message()).await;
     shows(&server, &first, "sending_paused").await;
     shows(&server, &second, "sending_paused").await;

@@ -78,7 +78,7 @@ async fn status_exits_with_1_if_no_service_runs_or_a_critical_condition_holds() 
     let none = status(&[]).await;
     assert_eq!(none.code, 1, "{none:?}");
     if !is_on_postgres() {
-        assert!(none.out.contains("no service runs"), "{none:?}");
+        assert!(none.out.contains("no service is running"), "{none:?}");
         let none = status(&["--json"]).await;
         assert_eq!(none.code, 1, "{none:?}");
         let document: Value = serde_json::from_str(&none.out).unwrap();

@@ -85,7 +85,10 @@ async fn each_task_that_fails_begins_again_and_operators_learn_of_it() {
         assert!(Instant::now() < end, "no condition: {status}");
     };
     let expected = names.iter().map(|name| {
-        format!("The background task {name} failed 2 times since the start, and begins again")
+        format!(
+            "The background task {name} has failed 2 times since the start; pillarbox started it \
+             again"
+        )
     });
     assert_eq!(told, expected.collect());
     // A panic's text may contain a client's data: it is in the panic's own output, and nowhere

@@ -11,7 +11,7 @@ use crate::redb::journal::{Checkpoint, Epoch, JournalError, JournalFile};
 /// Reason why a journal is not the one that a data file needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(in crate::redb) enum OfAnother {
-    #[error("it is not the one that the data file was last used with")]
+    #[error("the data file was last used with another journal")]
     Start,
     #[error("it is older than the data file, so it does not have the last writes")]
     Older,

@@ -169,7 +169,7 @@ async fn a_killed_file_without_its_journal_is_refused_and_left_as_it_is() {
     drop(opened(other.path()).unwrap());
     let later = killed(&opened(other.path()).unwrap());
     std::fs::copy(later.path().join(JOURNAL_NAME), &journal).unwrap();
-    assert!(reason(opened(left.path())).contains("is not the one"));
+    assert!(reason(opened(left.path())).contains("with another journal"));
     std::fs::rename(&aside, &journal).unwrap();
     assert_eq!(message_count(opened(left.path()).unwrap()).await, 1);
 }
@@ -204,7 +204,7 @@ async fn an_earlier_copy_of_the_data_file_does_not_take_a_later_journal() {
     let (earlier, left) = (killed(&fixture.store), killed(&fixture.store));
     let later = killed(&opened(left.path()).unwrap());
     std::fs::copy(earlier.path().join(FILE_NAME), later.path().join(FILE_NAME)).unwrap();
-    assert!(reason(opened(later.path())).contains("is not the one"));
+    assert!(reason(opened(later.path())).contains("with another journal"));
 }
 
 #[tokio::test]

@@ -325,7 +325,7 @@ impl Thread {
                         .as_ref()
                         .is_none_or(|(last, at)| *last != failure || at.elapsed() >= LOG_INTERVAL)
                     {
-                        tracing::warn!(%error, "the store does not take writes yet");
+                        tracing::warn!(%error, "the store does not accept writes yet");
                         logged = Some((failure, Instant::now()));
                     }
                 }
@@ -349,7 +349,7 @@ impl Thread {
         self.shared.refusing.store(false, Ordering::Release);
         self.shared.memory.health_changed.notify_waiters();
         if is_open {
-            tracing::info!("the store takes writes again");
+            tracing::info!("the store accepts writes again");
         }
         ControlFlow::Continue(())
     }
