@@ -347,7 +347,7 @@ mod tests {
         for event_type in FeedEventType::ALL {
             assert_eq!(event_type.as_str().parse(), Ok(event_type));
             assert!(FeedTypes::default().contains(event_type));
-            let one = FeedTypes::from_iter([event_type]);
+            let one = FeedTypes::from_iter([event_type, event_type]);
             assert_eq!(one.iter().collect::<Vec<_>>(), [event_type]);
         }
         assert_eq!("bounce".parse::<FeedEventType>(), Err(NotAFeedEventType(None)));

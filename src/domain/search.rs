@@ -293,6 +293,14 @@ mod tests {
     }
 
     #[test]
+    fn an_internationalised_sender_domain_is_found_in_both_forms() {
+        let message = Message { from: "ann@b\u{fc}cher.example".to_owned(), ..message() };
+        for text in ["b\u{fc}cher.example", "xn--bcher-kva.example"] {
+            assert!(AnyField::new(text).is_in(&message), "{text}");
+        }
+    }
+
+    #[test]
     fn a_message_meets_every_condition_of_a_filter() {
         let mut message = message();
         let occurred_at = Timestamp::from_unix_millis(0);

@@ -74,8 +74,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
     text.split(move |c: char| {
         let was_escaped = std::mem::replace(&mut is_escaped, false);
+        // In a comment, the backslash before it is a separator, and one character is no address.
         if was_escaped {
-            return depth > 0;
+            return false;
         }
         match c {
             '\\' if is_quoted || depth > 0 => is_escaped = true,

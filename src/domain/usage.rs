@@ -266,6 +266,17 @@ mod tests {
     }
 
     #[test]
+    fn each_period_has_its_own_limit() {
+        let mut limits = Limits::NONE;
+        for (number, period) in (1..).zip(Period::ALL) {
+            limits.set(period, Some(number));
+        }
+        let (per_minute, per_hour, per_day, per_month) = (Some(1), Some(2), Some(3), Some(4));
+        assert_eq!(limits, Limits { per_minute, per_hour, per_day, per_month });
+        assert_eq!(Period::ALL.map(|period| limits.of(period)), [1, 2, 3, 4].map(Some));
+    }
+
+    #[test]
     fn a_limit_is_reached_exactly_and_ends_with_its_period() {
         let now = time("2026-11-21T12:30:15.500Z");
         let mut usage = Usage::default().at(now);

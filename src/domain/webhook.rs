@@ -323,6 +323,7 @@ mod tests {
             ("https://app.example.com/webhooks?tenant=7", "https://app.example.com"),
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("http://[::1]:80?x", "http://[::1]:80"),
+            ("http://a/b/c", "http://a"),
         ] {
             assert_eq!(WebhookUrl::parse(text).unwrap().origin(), origin);
         }
@@ -332,6 +333,7 @@ mod tests {
             ("/webhooks", BadWebhookUrl::NotAUrl),
             ("https://", BadWebhookUrl::NotAUrl),
             ("https:///x", BadWebhookUrl::NotAUrl),
+            ("https://:443/x", BadWebhookUrl::NotAUrl),
             ("https://b\u{fc}cher.example/", BadWebhookUrl::NotAUrl),
             ("https://user:secret@example.com/", BadWebhookUrl::Credentials),
             ("https://example.com/#top", BadWebhookUrl::Fragment),
@@ -341,6 +343,17 @@ mod tests {
         let long = |chars| format!("{:a<chars$}", "https://example.com/");
         assert!(WebhookUrl::parse(&long(MAX_URL_CHARS)).is_ok());
         assert_eq!(WebhookUrl::parse(&long(MAX_URL_CHARS + 1)), Err(BadWebhookUrl::TooLong));
+    }
+
+    #[test]
+    fn a_failed_attempt_says_why() {
+        for (failure, text) in [
+            (AttemptFailure::Status(503), "status 503"),
+            (AttemptFailure::TimedOut, "no answer in time"),
+            (AttemptFailure::Unreachable, "not reachable"),
+        ] {
+            assert_eq!(failure.to_string(), text);
+        }
     }
 
     #[test]

@@ -392,5 +392,12 @@ mod tests {
         assert_eq!(left(3, 1), (1, 1, 3));
         assert_eq!(left(3, 9), (2, 3, 1));
         assert_eq!(left(3, 9), (0, 3, 1));
+        // Both priorities of a lane share the limit.
+        let mut lane = Lane { waiting: ByPriority::default(), gate: Gate::Open };
+        for (id, waiting) in (0..4).zip([0, 0, 1, 1]) {
+            let position = Position { due: due(1), id: MessageId::from_bytes([id; 16]) };
+            lane.waiting[waiting].add(position);
+        }
+        assert_eq!((lane.wake(due(2), 3), lane.wake(due(2), 3)), (3, 1));
     }
 }

@@ -80,6 +80,31 @@ fn what_waits_is_known_by_organisation_and_by_domain() {
 }
 
 #[test]
+fn a_gate_that_was_closed_before_the_first_message_stays_closed() {
+    let fixture = Fixture::new();
+    fixture.queue.set_gate(ACME, Gate::Closed);
+    for organisation in [ACME, BETA, OrganisationId(3)] {
+        fixture.add(organisation, 1);
+    }
+    assert_eq!(fixture.next(fixture.now), Next::Now);
+    assert_eq!(fixture.queue.pending().due_organisations, 2);
+    assert_eq!(fixture.claim().organisation, BETA);
+    assert_eq!(fixture.claim().organisation, OrganisationId(3));
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+}
+
+#[test]
+fn the_messages_of_a_queue_that_is_dropped_take_up_nothing() {
+    let fixture = Fixture::new();
+    fixture.add(ACME, 1);
+    fixture.add(BETA, 1);
+    let budget = fixture.queue.budget().clone();
+    assert!(budget.in_use() > 0);
+    drop(fixture);
+    assert_eq!(budget.in_use(), 0);
+}
+
+#[test]
 fn one_that_has_sent_much_is_served_behind_others_even_if_nothing_of_it_waited_in_between() {
     let fixture = Fixture::new();
     let large = fixture.add(ACME, 100);
