@@ -334,6 +334,23 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_is_never_earlier_than_its_delay() {
+        let latest = FIRST_DELAYS[0].mul_f64(1.0 + JITTER);
+        for (draw, delay) in [(0.0, FIRST_DELAYS[0]), (1.0, latest), (9.0, latest)] {
+            let next = Alert::new(raised(NOON)).failed(NOON, draw, None).next;
+            assert_eq!(next, NextAttempt::At(NOON.plus(delay)));
+        }
+    }
+
+    #[test]
+    fn news_that_is_known_undoes_no_progress() {
+        let mut alert = Alert::new(raised(NOON));
+        alert.delivery = alert.failed(NOON, 0.0, None);
+        let again = AlertChange { news: Some(alert.news.clone()), delivery: None };
+        assert_eq!(again.apply(Some(alert.clone())), Some(alert));
+    }
+
+    #[test]
     fn after_a_clock_was_set_back_no_post_waits_for_more_than_two_hours() {
         let mut alert = Alert::new(raised(NOON));
         alert.delivery =

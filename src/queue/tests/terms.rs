@@ -201,7 +201,10 @@ fn messages_expire_in_the_order_of_their_ends_and_not_before() {
     assert_eq!(firsts, [(ACME, at(minutes(3)))].into());
     assert_eq!(fixture.expired(at(minutes(3))), [between]);
     assert_eq!(fixture.queue.claim_expired(at(MAX_EXPIRES_IN), 9).len(), 1);
-    assert_eq!(fixture.take(between).message.expires_in, Some(minutes(3)));
+    let message = fixture.take(between).message.clone();
+    assert_eq!(message.expires_in, Some(minutes(3)));
+    assert_eq!(message.end(minutes(9)), at(minutes(3)));
+    assert_eq!(message.end(minutes(2)), at(minutes(2)), "the service's own time is shorter");
     fixture.queue.proved_sent(late);
     assert_eq!(fixture.expired(at(MAX_EXPIRES_IN * 9)), [between]);
     assert_eq!(fixture.claim().id, without_end, "it never expires");

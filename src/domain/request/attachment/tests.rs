@@ -55,6 +55,8 @@ fn every_byte_has_its_digit_and_nothing_else_is_taken() {
         "Q===",
         "_-_-",
         "\\u0141UJD",
+        "\\u0021UJD",
+        "QUI\\u0021",
         "\\\\QUJ",
     ] {
         assert!(!is_base64(BodyText::Json(wrong)), "{wrong}");
