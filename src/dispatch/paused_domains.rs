@@ -133,7 +133,7 @@ impl PausedDomains {
         }
         paused.remove(&key);
         self.queue.resume_domain(organisation, domain);
-        info!(%domain, "the provider takes messages from this domain again");
+        info!(%domain, "the provider accepts messages from this domain again");
     }
 
     /// Compares the paused domains with the directory. One that has been found to be verified since
@@ -156,7 +156,7 @@ impl PausedDomains {
                 News::Verified => {
                     (pause.until, pause.failures) = (now, 0);
                     self.queue.pause_domain(*organisation, name, now);
-                    info!(domain = %name, "the domain is verified; a message tries it at once");
+                    info!(domain = %name, "the domain is verified; one message tests it at once");
                     true
                 }
                 News::Replaced => {
@@ -235,6 +235,27 @@ mod tests {
         assert!(domains.any(), "it was sent before");
         domains.works(ACME, &name, Instant::now() + Duration::from_secs(1));
         assert!(!domains.any());
+    }
+
+    #[test]
+    fn a_pause_follows_the_directory() {
+        let name = DomainName::parse("example.com").unwrap();
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
+        let domains = PausedDomains::new(queue);
+        let now = Instant::now();
+        let fault = Fault { problem: &problem(), started: now, backoff: backoff() };
+        domains.fault(ACME, &name, fault, || vec![example()]);
+        let failures = || -> Vec<u32> {
+            domains.paused().into_iter().map(|(_, _, pause)| pause.failures).collect()
+        };
+        domains.reconsider(|| vec![example()], now);
+        assert_eq!(failures(), [1], "nothing is new");
+        let at = Timestamp::from_unix_millis(2);
+        let last_check = Some(DomainCheck { at, finding: Finding::Verified });
+        domains.reconsider(|| vec![SenderDomain { last_check, ..example() }], now);
+        assert_eq!(failures(), [0], "a message tests it at once");
+        domains.reconsider(Vec::new, now);
+        assert!(!domains.any(), "it was removed");
     }
 
     #[test]
