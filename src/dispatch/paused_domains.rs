@@ -243,13 +243,19 @@ mod tests {
         let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let domains = PausedDomains::new(queue);
         let now = Instant::now();
-        let fault = Fault { problem: &problem(), started: now, backoff: backoff() };
-        domains.fault(ACME, &name, fault, || vec![example()]);
+        let fault = |started| {
+            let fault = Fault { problem: &problem(), started, backoff: backoff() };
+            domains.fault(ACME, &name, fault, || vec![example()]);
+        };
         let failures = || -> Vec<u32> {
             domains.paused().into_iter().map(|(_, _, pause)| pause.failures).collect()
         };
+        fault(now);
+        fault(now);
+        assert_eq!(failures(), [1], "both calls started before the pause");
+        fault(Instant::now() + Duration::from_secs(1));
         domains.reconsider(|| vec![example()], now);
-        assert_eq!(failures(), [1], "nothing is new");
+        assert_eq!(failures(), [2], "the directory has nothing new");
         let at = Timestamp::from_unix_millis(2);
         let last_check = Some(DomainCheck { at, finding: Finding::Verified });
         domains.reconsider(|| vec![SenderDomain { last_check, ..example() }], now);
