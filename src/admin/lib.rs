@@ -159,7 +159,7 @@ calls! {
     "organisation-add" OrganisationAdd {
         /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
         name: String,
-        /// Make it a test organisation: its mail never goes to SES, a simulator in the service answers
+        /// Make it a test organisation: its mail never goes to SES; a simulator in the service answers
         /// instead. This cannot be changed later.
         #[arg(long)]
         #[serde(default, skip_serializing_if = "is_false")]

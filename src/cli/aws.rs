@@ -28,8 +28,8 @@ pub(super) enum Aws {
 
 #[derive(Debug, Args)]
 pub(super) struct Setup {
-    /// Configuration file. It gives the region and endpoint, and the command writes the keys into
-    /// it.
+    /// Configuration file. It gives the region and endpoint, and the command writes the names of the
+    /// set and the queue into it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Name of the configuration set, the topic and the queue.

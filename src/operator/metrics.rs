@@ -110,7 +110,7 @@ static METRICS: [(Text, Text, Source); 75] = [
         Gauge(|s| s.process.open_descriptors.and_then(count))),
     ("process_max_fds", "Maximum number of file descriptors that the process may open.",
         Gauge(|s| s.process.max_descriptors.and_then(count))),
-    ("pillarbox_stopping", "1 while the service stops and refuses new messages.",
+    ("pillarbox_stopping", "1 while the service is stopping and refuses new messages.",
         Gauge(|s| flag(s.is_stopping))),
     ("pillarbox_clock_jumped", "1 while the service does not trust the wall clock and purges nothing.",
         Gauge(|s| flag(s.clock_jump.is_some()))),

@@ -311,7 +311,10 @@ async fn nodes_are_listed_drained_and_forgotten() {
     let (_, answer) = kit::answer(refused).await;
     assert_eq!(answer["error"]["code"], "ShuttingDown", "{answer}");
     let status = two.done(&["status"]);
-    assert!(String::from_utf8_lossy(&status.stdout).contains("drains this node"), "{status:?}");
+    assert!(
+        String::from_utf8_lossy(&status.stdout).contains("is draining this node"),
+        "{status:?}"
+    );
     for _ in 0..5 {
         first.send(&message()).await;
     }

@@ -124,7 +124,7 @@ fn node(node: &NodeStatus) -> Finding {
         NodeState::Working => Finding::ok(about, message),
         NodeState::Draining => Finding::warning(
             about,
-            format!("{message}, accepts no messages: an operator drains it"),
+            format!("{message}, accepts no messages: an operator is draining it"),
             format!("stop it, or end the drain: pillarbox node drain --undo {}", node.name),
         ),
         NodeState::Silent(since) => Finding::not_ok(

@@ -133,8 +133,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         |s, found| found.if_so(s.is_stopping),
     ).not_ready(),
     notice("draining",
-        "Somebody drains the node; the other nodes accept messages",
-        "An operator drains this node: it sends the messages that it holds, and accepts no \
+        "Somebody is draining the node; the other nodes accept messages",
+        "An operator is draining this node: it sends the messages that it holds, and accepts no \
          new ones after five seconds, so that load balancers have time to notice",
         "Stop the node once it holds no messages, or end the drain with: pillarbox node drain \
          --undo NODE",
