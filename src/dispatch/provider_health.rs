@@ -543,6 +543,7 @@ mod tests {
             let mut calls = Calls::new();
             calls.make(A, &Signal::Failing { cause, message: "no" }, 1);
             assert_eq!(calls.0.permit(calls.1), Permit::At(calls.1 + SECOND), "{cause:?}");
+            calls.make(A, &Signal::Failing { cause, message: "no" }, 9);
             assert!(!calls.is_paused(A));
         }
     }
@@ -606,6 +607,8 @@ mod tests {
         let under_way = [calls.0.call(A), calls.0.call(A)];
         assert_eq!(calls.0.permit_of(A, calls.1), Some(Permit::AfterACall));
         drop(under_way);
+        calls.make(A, &LOST, 1);
+        assert!(!calls.is_paused(A), "one lost answer holds up nobody");
         calls.make(A, &Signal::Working, 100);
         assert_eq!(calls.0.permit_of(A, calls.1), None);
         let _call = calls.0.call(A);

@@ -282,6 +282,12 @@ mod tests {
         assert_eq!(read(2_000), RecentCalls::default());
         recent.note(A, &lost(), LATE, start + Duration::from_secs(2_000));
         assert_eq!(read(2_299), RecentCalls { calls: 1, slow: 1, unanswered: 1, unclear: 0 });
+        let Outcome::NotSent(problem) = lost() else { panic!("it was not sent") };
+        let unclear = Outcome::NotSent(Problem { answer: ProviderAnswer::Expected, ..problem });
+        for outcome in [lost(), unclear.clone(), unclear] {
+            recent.note(A, &outcome, LATE, start + Duration::from_secs(2_100));
+        }
+        assert_eq!(read(2_299), RecentCalls { calls: 4, slow: 4, unanswered: 2, unclear: 2 });
     }
 
     #[test]
