@@ -136,6 +136,12 @@ impl Condition {
         self.is_about(name)
     }
 
+    /// Names an organisation as its subject. Organisations that are counted together have no id, and
+    /// no command takes a name for them: the advice keeps its word in capitals.
+    fn names_organisation(&mut self, id: Option<OrganisationId>, name: &str) -> &mut Self {
+        if id.is_some() { self.names("ORG", name) } else { self.is_about(name) }
+    }
+
     /// Names its subject, which distinguishes it from others of its code.
     fn is_about(&mut self, about: impl Into<String>) -> &mut Self {
         self.alert.about = about.into();

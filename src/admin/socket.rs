@@ -300,7 +300,8 @@ fn answer_of(name: &str, fault: CallFault) -> ErrorAnswer<'static> {
     };
     let version = env!("CARGO_PKG_VERSION");
     let message = format!(
-        "the service, version {version}, {problem}; run the command with that version of pillarbox"
+        "the service, version {version}, {problem}; if pillarbox was upgraded, restart the service; \
+         otherwise run the command with version {version}"
     );
     failed(status, code, message)
 }

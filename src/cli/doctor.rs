@@ -156,7 +156,7 @@ async fn synchronisation() -> Finding {
         }
         Synchronisation::No => "the kernel does not say that its clock is synchronised".to_owned(),
         Synchronisation::Unknown { reason } => {
-            format!("the kernel gives no state of its clock: {reason}")
+            format!("the kernel's state of synchronisation is unknown: {reason}")
         }
     };
     Finding::warning(ABOUT, message, ADVICE)

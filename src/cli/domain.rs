@@ -77,7 +77,7 @@ pub(super) fn added(report: &DomainReport) -> String {
 
 /// Output of `domain check`.
 pub(super) fn checked(check: &DomainChecked) -> String {
-    let mut text = format!("SES: {}\n", verdict(check));
+    let mut text = format!("SES {}\n", verdict(check));
     if let Some(dkim) = check.dkim {
         let _ = writeln!(text, "DKIM: {}", setup(dkim));
     }
@@ -107,7 +107,7 @@ fn verdict(check: &DomainChecked) -> String {
         None => String::new(),
     };
     match check.ses {
-        Finding::Verified => "has verified it".to_owned(),
+        Finding::Verified => format!("has verified {name}"),
         Finding::Pending => {
             format!("has not found its DNS records yet{reason}. Once they are published, wait")
         }
@@ -165,9 +165,10 @@ fn to_publish(records: &[DnsRecord]) -> String {
         let _ = writeln!(text, "{}", escaped(&record.zone_line));
     }
     for record in &advice {
-        let (line, name) = (escaped(&record.zone_line), escaped(&record.name));
-        let rule = "nor the domain above it has a DMARC record";
-        let _ = write!(text, "; only if neither {name} {rule}:\n; {line}\n");
+        let domain = record.name.strip_prefix("_dmarc.").unwrap_or(&record.name);
+        let (line, domain) = (escaped(&record.zone_line), escaped(domain));
+        let rule = "nor a domain above it has a DMARC record";
+        let _ = write!(text, "; only if neither {domain} {rule}:\n; {line}\n");
     }
     text.push_str(hint(&needed));
     text.push_str(

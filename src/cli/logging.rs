@@ -67,7 +67,7 @@ pub(crate) fn start(messages: MessageLines) {
         subscriber.with_target(false).finish().with(filter).try_init()
     };
     for part in not_understood {
-        warn!(part, "RUST_LOG has a part that is not TARGET=LEVEL or a level; it is ignored");
+        warn!(part, "RUST_LOG has a part that is neither TARGET=LEVEL nor a level; it is ignored");
     }
 }
 

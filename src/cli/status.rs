@@ -258,7 +258,7 @@ fn store(status: &ServiceStatus) -> String {
         return format!("refuses new messages: {what}. {advice}");
     }
     let state = if status.store == StoreHealth::Refusing {
-        "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
+        "refuses writes: new messages are refused with 503, and nothing is sent. Make room on the \
          disk, or repair it; with PostgreSQL, check the database and the network to it. The store \
          then continues automatically"
     } else if status.store_silent {
@@ -476,8 +476,8 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     let TakenIn { unmatched, foreign, .. } = *taken_in;
     if unmatched + foreign > 0 {
         let text = format!(
-            "for {unmatched} of these there was no message when they arrived; {foreign} did not \
-             name the organisation that their message belongs to and were dropped"
+            "events without a message when they arrived: {unmatched}; dropped because they did not \
+             name the organisation of their message: {foreign}"
         );
         lines.push(("unmatched events", text));
     }

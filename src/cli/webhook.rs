@@ -133,7 +133,7 @@ pub(super) fn replayed(replayed: &WebhookReplayed) -> String {
 }
 
 pub(super) fn told(what: &str, one: &Webhook) -> String {
-    format!("{what} endpoint {} of {} for {}\n", one.id, escaped(&one.url), one.organisation)
+    format!("{what} endpoint {} of {} ({})\n", one.id, one.organisation, escaped(&one.url))
 }
 
 fn answered(tested: &WebhookTested) -> String {

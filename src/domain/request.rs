@@ -546,7 +546,8 @@ fn checked_metadata<'a>(
         let wrong = |rule: String| Err(FieldError::new(format!("metadata.{name:.100}"), rule));
         let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         if !(1..=MAX_METADATA_NAME_CHARS).contains(&name.len()) || !name.bytes().all(is_name) {
-            return wrong(format!("a name has 1 to {MAX_METADATA_NAME_CHARS} of A-Z a-z 0-9 _ -"));
+            let rule = "characters of A-Z, a-z, 0-9, _ and -";
+            return wrong(format!("a name has 1 to {MAX_METADATA_NAME_CHARS} {rule}"));
         }
         if value.chars().any(char::is_control) {
             return wrong("must not contain control characters".to_owned());

@@ -126,7 +126,8 @@ impl Timekeeper {
                 error!(
                     since = %jump.since, expected = %jump.expected, clock = %jump.wall,
                     "{} {jump}. Nothing is purged and no idempotency key expires \
-                     until the clock is right. If it is right, run: pillarbox clock confirm",
+                     until the clock is trusted again. If it is wrong, set it; if it is right, run: \
+                     pillarbox clock confirm",
                     self.name()
                 );
             }

@@ -199,8 +199,8 @@ impl ProxyRule {
     pub fn exception_for(&self, url: &str) -> Option<String> {
         match self {
             Self::Environment { proxy, .. } if self.server_for(url).is_none() => Some(format!(
-                "{} does not apply to {url}, because it applies to https only, and not to this \
-                 machine, link-local addresses and the hosts in NO_PROXY",
+                "{} does not apply to {url}, because it applies only to https, and never to this \
+                 machine, link-local addresses or the hosts in NO_PROXY",
                 proxy.variable
             )),
             _ => None,

@@ -334,7 +334,7 @@ impl Service {
         }
         match &self.config.webhooks.proxy {
             ProxyRule::Direct => {}
-            rule => info!("webhooks and alerts go through {rule}"),
+            rule => info!("proxy for webhooks and alerts: {rule}"),
         }
     }
 
@@ -375,7 +375,10 @@ impl Service {
         let end =
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
-            error!("the stop took too long; the next start recovers the messages that are left");
+            error!(
+                "the stop took too long; the next start {} the messages that are left",
+                run::fate(rest)
+            );
             if rest == Rest::Kept {
                 queue.bodies().leave();
             }
@@ -400,7 +403,7 @@ impl Service {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
-            error!("messages are still being accepted; the next start recovers them");
+            error!("messages are still being accepted; the next start {} them", run::fate(rest));
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until, rest });

@@ -157,7 +157,7 @@ impl SesClient {
         match (through.first(), directly.first()) {
             (None, _) => {
                 let exception = proxy.exception_for(ses).map(|why| format!("; {why}"));
-                format!("calls to AWS go through no proxy{}", exception.unwrap_or_default())
+                format!("calls to AWS do not go through a proxy{}", exception.unwrap_or_default())
             }
             (Some(url), excepted) => {
                 let proxy = proxy.proxy_for(url).unwrap_or_default();

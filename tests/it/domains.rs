@@ -266,6 +266,6 @@ async fn a_check_tells_pending_failed_and_temporary_failure_apart_and_says_what_
     assert_eq!(row[2..6], ["pending", now.as_str(), "failed", now.as_str()]);
     checks.simulator.verify("example.com");
     let (_, text) = pillarbox(&checks, &["check", "example.com"]).await;
-    assert!(text.contains("SES: has verified it\nDKIM: SES found the records\n"), "{text}");
+    assert!(text.contains("SES has verified example.com\nDKIM: SES found the records\n"), "{text}");
     assert!(!text.contains("missing"), "{text}");
 }

@@ -120,7 +120,7 @@ async fn the_environments_proxy_is_used_unless_a_key_or_no_proxy_says_otherwise(
         let id = server.send(&message()).await;
         server.wait_for(&id, "sent").await;
         let said = network.doctor("proxy", &[]).await;
-        assert!(said[0].contains("through no proxy"), "{said:?}");
+        assert!(said[0].contains("do not go through a proxy"), "{said:?}");
         server.terminate().await;
     }
     assert_eq!(network.proxy.taken().len(), before);

@@ -166,9 +166,9 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
         Finding::warning(
             "longest calls",
             format!(
-                "calls of node {} may last {} after its last sign of life, but those of node {} \
-                 only {}; the other nodes wait for as long as a node's own calls may last before \
-                 they treat it as dead, even if cluster.dead_after is shorter",
+                "calls of node {} may still run {} after its last sign of life, but those of node \
+                 {} only {}. The other nodes treat a node as dead only after its own time, even if \
+                 cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,

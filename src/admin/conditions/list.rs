@@ -15,6 +15,7 @@ use pillarbox_dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox_dispatch::quota::{AccountCheck, AccountFault, EarlierCredentials};
 use pillarbox_dispatch::recent_calls;
 use pillarbox_domain::attempt::TrackingOverride;
+use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::organisation::OrganisationKind;
 use pillarbox_domain::outcome::MessageOutcome;
@@ -143,7 +144,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
         },
     ).not_ready(),
     critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
-        "The store refuses writes: requests are answered with 503 and nothing is sent",
+        "The store refuses writes: new messages are refused with 503, and nothing is sent",
         "Make room on the disk, or repair it; with PostgreSQL, check the database and the network \
          to it. The store then continues automatically",
         |s, found| found.if_so(s.store == StoreHealth::Refusing),
@@ -357,11 +358,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
          pause it: pillarbox org pause ORG",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
+                let whose = whose(*id, name);
                 let message = format!(
-                    "{name}'s bounce rate of the last 24 hours is {share}; SES reviews accounts \
+                    "{whose} bounce rate of the last 24 hours is {share}; SES reviews accounts \
                      at 5 % or more");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).names("ORG", name).affects(Bounced, organisation, None).of_day(s.at);
+                found.says(message).names_organisation(*id, name).affects(Bounced, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
@@ -371,11 +373,12 @@ pub(super) static OBSERVED: [Definition; 30] = [
         "Find out what it sends, and to whom. To stop its mail, pause it: pillarbox org pause ORG",
         |s, found| for NamedCounts { id, name, counts: day, .. } in production(&s.recent.day) {
             if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
+                let whose = whose(*id, name);
                 let message = format!(
-                    "{name}'s complaint rate of the last 24 hours is {share}; SES reviews accounts \
+                    "{whose} complaint rate of the last 24 hours is {share}; SES reviews accounts \
                      at 0.1 % or more");
                 let organisation = id.map(|id| (id, name.as_str()));
-                found.says(message).names("ORG", name).affects(Complained, organisation, None).of_day(s.at);
+                found.says(message).names_organisation(*id, name).affects(Complained, organisation, None).of_day(s.at);
             }
         },
     ).found_by_each_node(),
@@ -688,7 +691,7 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let only = id.filter(|_| failed.len() == 1).map(|id| (id, worst.as_str()));
             let condition = found.says(format!("{messages} of {worst}{others} failed{LATELY_SAID}"));
             // The worst is another one in the next minute: there is one condition for all.
-            condition.advice = condition.advice.replace("ORG", worst);
+            condition.names_organisation(*id, worst).is_about("");
             condition.affects(Failed, only, None).of_day(s.at);
         },
     ),
@@ -697,6 +700,11 @@ pub(super) static OBSERVED: [Definition; 30] = [
 /// Those of production: SES judges the account by them alone.
 fn production(all: &[NamedCounts]) -> impl Iterator<Item = &NamedCounts> {
     all.iter().filter(|one| one.kind == OrganisationKind::Production)
+}
+
+/// Whose rate it is; organisations that are counted together have no id.
+fn whose(id: Option<OrganisationId>, name: &str) -> String {
+    id.map_or_else(|| "The other organisations'".to_owned(), |_| format!("{name}'s"))
 }
 
 /// Reports endpoints one by one with what each does, and the number of those beyond the limit.

@@ -528,6 +528,31 @@ fn a_reputation_is_told_from_half_the_limit_on_and_not_for_a_handful() {
 }
 
 #[test]
+fn no_command_is_given_the_name_of_organisations_that_are_counted_together() {
+    let counts = OrganisationCounts {
+        sent_recipients: 1_000,
+        hard_bounces: 100,
+        complaints: 100,
+        failed: 1,
+        ..OrganisationCounts::default()
+    };
+    let told = |id, name: &str| {
+        let one =
+            NamedCounts { id, name: name.to_owned(), kind: OrganisationKind::Production, counts };
+        with(|s| (s.recent.day, s.recent.minutes) = (vec![one.clone()], vec![one]))
+    };
+    let acme = told(Some(OrganisationId(1)), "acme");
+    let others = told(None, "(others)");
+    assert_eq!((acme.len(), others.len()), (3, 3));
+    for (acme, others) in acme.iter().zip(&others) {
+        assert!(acme.advice.contains(" acme"), "{acme:?}");
+        assert_eq!(others.advice, acme.advice.replace("acme", "ORG"));
+    }
+    assert!(acme[0].message.starts_with("acme's bounce rate"), "{acme:?}");
+    assert!(others[0].message.starts_with("The other organisations' bounce rate"), "{others:?}");
+}
+
+#[test]
 fn alerts_have_no_words_of_others_which_may_name_a_recipient() {
     const PLANTED: &str = "the address bob@example.org is not verified (key AKIDEXAMPLE)";
     let text = || PLANTED.to_owned();

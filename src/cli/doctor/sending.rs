@@ -95,7 +95,7 @@ impl DeliveryTest {
         if record.status != "sent" {
             let is_final = record.status == "failed" || record.status == "suppressed";
             let message = if is_final {
-                format!("the message is {}{why}", record.status)
+                format!("the message has the status {}{why}", record.status)
             } else if over {
                 format!("the message is still {} after {wait}{why}", record.status)
             } else {

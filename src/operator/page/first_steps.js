@@ -24,7 +24,7 @@ export async function firstSteps(box) {
   const curl = `curl ${api}/emails -H "Authorization: Bearer $PILLARBOX_KEY" -H "Content-Type: application/json" -d '${JSON.stringify({ from: `Hello <hello@${from}>`, to: ["success@simulator.amazonses.com"], subject: "Hello", text: "It works.", idempotencyKey: "hello-1", tag: "transactional" })}'`;
   const steps = [
     ...(organisation ? [] : [["Add an organisation", command(`pillarbox org add ${name}`)]]),
-    ...(domain ? [] : [["Add the domain that it sends from, and publish the DNS records that the command prints", command(`pillarbox domain add --org ${name} ${from}`)]]),
+    ...(domain ? [] : [[`Add the domain that ${name} sends from, and publish the DNS records that the command prints`, command(`pillarbox domain add --org ${name} ${from}`)]]),
     ["Create a key, which is shown only once, and set it for the next command (export PILLARBOX_KEY=KEY)", command(`pillarbox key add --org ${name}`)],
     [`Send a message for ${name}: SES's own simulator accepts it and reports a delivery`, command(curl)],
     ["Let pillarbox deliver events to your application", command(`pillarbox webhook add --org ${name} https://app.example.com/hooks`)],

@@ -162,7 +162,7 @@ function meter(part, all, { permille, least }) {
   const limit = permille / 1000;
   const share = all > 0 ? part / all : 0;
   if (all < least) {
-    return element("span", all === 0 ? "nothing sent" : `${count(part)} of ${count(all)}: too few to judge`, { class: "faint" });
+    return element("span", all === 0 ? "no figures" : `${count(part)} of ${count(all)}: too few to judge`, { class: "faint" });
   }
   const text = `${(share * 100).toFixed(limit < 0.01 ? 2 : 1)} %`;
   const box = element("div", null, { class: `meter ${share > limit ? "bad" : share > limit / 2 ? "warn" : "good"}` });

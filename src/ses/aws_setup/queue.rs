@@ -116,7 +116,7 @@ impl Run<'_> {
         what: &str,
     ) -> Result<Outcome, Failure> {
         let (Mode::Apply, Some(url)) = (self.mode, &queue.url) else {
-            return Ok(Outcome::Planned(format!("would be set: {what}")));
+            return Ok(Outcome::Planned(format!("would be changed; it then {what}")));
         };
         let set = self.client.set_queue_attributes(url, wanted).await;
         set.map_err(asking("sqs:SetQueueAttributes"))?;

@@ -61,7 +61,7 @@ impl Run<'_> {
         let Some(completed) = completed else { return Ok(Outcome::Found) };
         let what = "lets SES publish, for this account and configuration set alone";
         if self.mode == Mode::DryRun {
-            return Ok(Outcome::Planned(format!("would be set: {what}")));
+            return Ok(Outcome::Planned(format!("would be changed; it then {what}")));
         }
         let set = self.client.set_topic_attribute(&topic.arn, "Policy", &completed).await;
         set.map_err(asking("sns:SetTopicAttributes"))?;

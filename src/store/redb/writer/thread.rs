@@ -204,7 +204,7 @@ impl Thread {
                 }
                 self.finish(batch, Ok(()));
                 let make = || self.shared.database.make_later_changes();
-                return self.or_refuse("a change after the answer", make);
+                return self.or_refuse("a change that follows a commit", make);
             }
             Ok(Err(error)) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
