@@ -285,7 +285,7 @@ mod tests {
         let Outcome::NotSent(problem) = lost() else { panic!("it was not sent") };
         let unclear = Outcome::NotSent(Problem { answer: ProviderAnswer::Expected, ..problem });
         for outcome in [lost(), unclear.clone(), unclear] {
-            recent.note(A, &outcome, LATE, start + Duration::from_secs(2_100));
+            recent.note(A, &outcome, LATE, start + Duration::from_secs(2_105));
         }
         assert_eq!(read(2_299), RecentCalls { calls: 4, slow: 4, unanswered: 2, unclear: 2 });
     }
@@ -296,6 +296,19 @@ mod tests {
         recent.note_unexpected("NewException".to_owned(), start);
         assert_eq!(recent.unexpected(start + WINDOW - SLOW), ["NewException"]);
         assert!(recent.unexpected(start + WINDOW).is_empty());
+    }
+
+    #[test]
+    fn the_latest_names_of_unknown_answers_are_kept() {
+        let (recent, start) = (Recent::default(), Instant::now());
+        let at = |second: usize| start + Duration::from_secs(second as u64);
+        let note = |name: usize, second| recent.note_unexpected(format!("{name:02}"), at(second));
+        (0..MAX_NAMES).for_each(|number| note(number, number));
+        note(0, MAX_NAMES);
+        assert_eq!(recent.unexpected(at(MAX_NAMES)).len(), MAX_NAMES, "a known one takes no room");
+        note(MAX_NAMES, MAX_NAMES + 1);
+        let names = recent.unexpected(at(MAX_NAMES + 1));
+        assert_eq!((names.len(), &*names[0], &*names[1]), (MAX_NAMES, "00", "02"));
     }
 
     #[test]
@@ -317,6 +330,7 @@ mod tests {
         let held_up = recent.prospects(at(1), |organisation| organisation == A);
         assert!(!held_up.are_hopeless_for(B), "it is held up by itself");
         note(&recent, B, &sent(), 12, 20);
+        assert!(!recent.prospects(at(70), |_| false).are_hopeless_for(A), "that was a minute ago");
         let prospects = recent.prospects(at(20), |_| false);
         assert!(prospects.are_hopeless_for(A) && !prospects.are_hopeless_for(B));
         note(&recent, B, &lost(), 4, 21);

@@ -220,6 +220,28 @@ mod tests {
         assert_eq!(pace.rate(), Rate::PerSecond(70.0));
         pace.ready_at(start + Duration::from_secs(20));
         assert_eq!(pace.rate(), Rate::PerSecond(100.0));
+        assert_eq!((pace.rate().limit(), Rate::Unlimited.limit()), (Some(100.0), None));
+    }
+
+    #[test]
+    fn a_call_from_a_second_after_a_cut_cuts_again() {
+        let start = Instant::now();
+        let mut pace = TokenBucket::new(Rate::PerSecond(100.0), start);
+        pace.throttled(start, start);
+        let later = start + ONE_EXCESS;
+        pace.throttled(later, later);
+        assert!(pace.rate().limit().is_some_and(|rate| rate < 60.0), "{pace:?}");
+    }
+
+    #[test]
+    fn no_more_than_a_hundredth_of_a_second_is_saved_up() {
+        let start = Instant::now();
+        let mut pace = TokenBucket::new(Rate::PerSecond(1.0), start);
+        let now = start + Duration::from_hours(1);
+        assert_eq!(pace.ready_at(now), now);
+        pace.take(1);
+        let wait = pace.ready_at(now) - now;
+        assert!(wait > Duration::from_millis(999), "{wait:?}");
     }
 
     /// A bucket that was throttled to a part of its limit, and then is `recipients` in debt.

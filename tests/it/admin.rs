@@ -247,7 +247,7 @@ async fn one_connection_takes_several_calls_and_bad_ones_are_refused() {
     ];
     let answers = exchange(&service.socket(), calls.concat().as_bytes()).await;
     let expected = [
-        ("404 Not Found", "does not know the call compact; run the command with"),
+        ("404 Not Found", "does not know the call compact; if pillarbox was upgraded, restart"),
         ("400 Bad Request", "unknown field `when`"),
         ("200 OK", r#"{"organisations":[]}"#),
         ("200 OK", r#"{"organisations":[]}"#),
