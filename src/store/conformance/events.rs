@@ -105,6 +105,18 @@ async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
 }
 
 #[tokio::test]
+async fn a_message_is_found_by_the_id_that_ses_gave_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let id = fixture.new_message().await;
+    let given = format!("0102{:012x}-6d5c2f0a-000000", START.unix_millis());
+    fixture.store.record(id, 1, sent(&given, START), START).await.unwrap();
+    for (text, found) in [(&*given, Some(id)), (&given[..24], None), ("order-1815", None)] {
+        assert_eq!(fixture.store.message_sent_as(text).await.unwrap(), found, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

@@ -30,6 +30,8 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     assert!(store.domains().is_empty());
     let again = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     assert!(again.id > organisation);
+    let all: Vec<_> = store.organisations().iter().map(|one| one.id).collect();
+    assert_eq!(all, [again.id]);
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ impl Fixture {
             organisation.limits = limits;
         };
         self.store.change_organisation(self.organisation, change).await.unwrap().unwrap();
+        let limited = (!limits.is_none()).then_some((self.organisation, limits));
+        assert_eq!(self.store.limits(), Vec::from_iter(limited));
     }
 
     async fn message(&self, key: Option<&str>, recipients: u64, now: Timestamp) -> NewMessage {
