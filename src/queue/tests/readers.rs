@@ -100,7 +100,7 @@ fn the_body_is_read_in_parts() {
 fn the_request_and_the_envelope_count_together() {
     let domain = name("example.com");
     let recipient = Address::parse("bob@example.org").unwrap();
-    let envelope = Envelope::new(&domain, [&recipient].into_iter());
+    let envelope = Envelope::new(&domain, [&recipient]);
     let request = EncodedRequest::new("{}".to_owned(), &envelope);
     assert_eq!(request.len_bytes(), 2 + envelope.as_str().len());
 }
