@@ -542,17 +542,16 @@ fn type_of(schema: &Value) -> String {
             write!(words, "; {key} `{}`", value.trim_matches('"')).unwrap();
         }
     }
-    for (least, most, unit) in [
-        ("minimum", "maximum", ""),
-        ("minLength", "maxLength", " characters"),
-        ("minItems", "maxItems", " entries"),
-        ("minProperties", "maxProperties", " members"),
+    for (least, most, one, unit) in [
+        ("minimum", "maximum", "", ""),
+        ("minLength", "maxLength", " character", " characters"),
+        ("minItems", "maxItems", " entry", " entries"),
+        ("minProperties", "maxProperties", " member", " members"),
     ] {
         match (schema.get(least), schema.get(most)) {
             (Some(least), Some(most)) => write!(words, "; {least} to {most}{unit}").unwrap(),
             (Some(least), None) => {
-                let one = unit.replace("ies", "y");
-                let unit = if *least == 1 { one.trim_end_matches('s') } else { unit };
+                let unit = if *least == 1 { one } else { unit };
                 write!(words, "; at least {least}{unit}").unwrap();
             }
             (None, Some(most)) => write!(words, "; at most {most}{unit}").unwrap(),

@@ -30,9 +30,9 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ),
     (
         "75",
-        "pillarbox serve: the other nodes treated this one as dead, or it received bodies of pending \
-         messages and could not start; start the service again. Other commands: the version of the running service does \
-         not know the command; restart the service.",
+        "pillarbox serve: the other nodes treated this one as dead, or it received bodies of \
+         pending messages and could not start; start the service again. Other commands: the version \
+         of the running service does not know the command; restart the service.",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

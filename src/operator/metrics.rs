@@ -133,8 +133,8 @@ static METRICS: [(Text, Text, Source); 75] = [
         Gauge(|s| flag(s.certificate.as_ref()?.is_refused))),
     ("pillarbox_closed_keyless_connections",
         "Client connections without a valid key that were closed for lack of room, by reason: idle \
-         and incomplete ones were closed to make room for a new one; refused ones were new connections for which \
-         there was no room.",
+         and incomplete ones were closed to make room for a new one; refused ones were new \
+         connections for which there was no room.",
         Counters(|s| by("reason", Closed::ALL.map(Closed::as_str).into_iter().zip(s.connections.closed)))),
     ("pillarbox_queue_messages", "Pending messages: accepted and not final.",
         Gauge(|s| size(s.sending.pending.messages))),

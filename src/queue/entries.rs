@@ -665,7 +665,7 @@ impl Entries {
     }
 
     pub(super) fn bring_forward(&mut self, now: Instant) {
-        let entries = &mut self.by_id;
+        let entries = &self.by_id;
         self.queue.bring_forward(now, |id| {
             let entry = entries.get(&id).expect("a position has its entry");
             match entry.acceptance {

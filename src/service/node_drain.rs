@@ -22,7 +22,8 @@ pub(super) async fn follow(mut drains: watch::Receiver<DrainOrder>, intake: Arc<
         match (intake.is_drained(), drain) {
             (false, DrainOrder::Begin) => {
                 warn!(
-                    "an operator is draining this node: it is not ready, and will refuse messages in 5 seconds"
+                    "an operator is draining this node: it is not ready, and will refuse messages \
+                     in 5 seconds"
                 );
                 match timeout(NOTICE_DRAIN, drains.changed()).await {
                     Ok(Ok(())) => continue,

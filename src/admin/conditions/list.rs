@@ -691,7 +691,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
             let only = id.filter(|_| failed.len() == 1).map(|id| (id, worst.as_str()));
             let condition = found.says(format!("{messages} of {worst}{others} failed{LATELY_SAID}"));
             // The worst is another one in the next minute: there is one condition for all.
-            condition.names_organisation(*id, worst).is_about("");
+            if id.is_some() {
+                condition.advice = condition.advice.replace("ORG", worst);
+            }
             condition.affects(Failed, only, None).of_day(s.at);
         },
     ),

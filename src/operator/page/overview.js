@@ -23,7 +23,7 @@ const DRAWN = ["accepted", "sent", "delivered", "bounced", "complained", "failed
 const COUNT_PART = 10;
 const TILES = ["delivered", "delayed", "bounced", "complained", "rejected", "failed", "suppressed"];
 const UNSENT = ["queued", "sending", "failed", "suppressed"];
-const STEPS = { 1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day" };
+const STEPS = { 5: "per 5 seconds", 60: "a minute", 3600: "an hour", 21600: "per 6 hours", 86400: "a day" };
 
 const short = (value) => (value >= 1e6 ? `${Math.round(value / 1e5) / 10}M` : value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 100 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1));
 const seconds = (value) => (value === 0 ? "0" : value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`);
@@ -246,7 +246,7 @@ function showHistory({ start, step_seconds: step, series: all, organisations }) 
     at: from + (index + 1) * step * 1000,
     ...Object.fromEntries(DRAWN.map((name) => [name, counts[name][index]])),
   }));
-  const per = STEPS[step] ?? (step % 3600 === 0 ? `per ${step / 3600} hours` : step % 60 === 0 ? `per ${step / 60} minutes` : `per ${step} seconds`);
+  const per = STEPS[step] ?? `per ${step} seconds`;
   volume.name(`Messages ${per}`);
   results.name(`Results ${per}`);
   const drawn = { from, until: from + length * step * 1000, ago };

@@ -558,7 +558,11 @@ impl PostgresStore {
         };
         let left = timeout(LEAVE_LIMIT, left).await;
         if let Err(error) = left.unwrap_or(Err(QueryError::TimedOut(LEAVE_LIMIT))) {
-            tracing::warn!(%error, "the node could not be removed from the database; it shows as silent until it starts again");
+            tracing::warn!(
+                %error,
+                "the node could not be removed from the database; it shows as silent until it \
+                 starts again"
+            );
         }
     }
 }
