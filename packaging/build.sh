@@ -7,14 +7,14 @@
 #   pillarbox-VERSION-ARCH.cdx.json  list of what the binary is made of
 #
 # All of them have the same binary. It is static and runs on any Linux. The same sources give the
-# same bytes wherever they lie; in the image that holds as long as the root certificates are the same.
+# same bytes in any directory; for the image, the root certificates must be the same, too.
 #
 # Usage: packaging/build.sh [amd64|arm64], by default for this machine's own architecture.
 #
 # Needs Python 3.11, cargo-auditable, cargo-deb and cargo-zigbuild with zig (packaging/tools.sh), the
 # target's standard library (rustup target add x86_64-unknown-linux-musl or
 # aarch64-unknown-linux-musl), root certificates (Debian's ca-certificates) and, for the other
-# architecture, qemu-user-static. PROFILE names another build profile than `dist`.
+# architecture, qemu-user-static. PROFILE names a build profile other than `dist`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -37,13 +37,13 @@ export SOURCE_DATE_EPOCH
 # No path of this machine in the binary.
 readonly CARGO="${CARGO_HOME:-$HOME/.cargo}"
 RUSTFLAGS="--remap-path-prefix=$PWD=/pillarbox --remap-path-prefix=$CARGO=/cargo"
-# zig links a static binary to a fixed address unless it is told not to. At an address of its own in
-# each process, an error in memory is harder to exploit.
+# Without this option, zig links a static binary to a fixed address. With a different address in each
+# process, a memory error is harder to exploit.
 export RUSTFLAGS="$RUSTFLAGS -C link-arg=-pie"
 export CARGO_TARGET_DIR="$PWD/target"
 umask 022
 
-# The binary says itself which crates it has, for tools that look for known vulnerabilities.
+# The binary contains the list of its crates, for tools that look for known vulnerabilities.
 cargo auditable zigbuild --profile "$PROFILE" --locked --target "$TARGET"
 readonly BINARY="$CARGO_TARGET_DIR/$TARGET/$PROFILE/pillarbox"
 run=()

@@ -7,12 +7,12 @@
 #   *.minisig                          the signatures of these two
 #
 # It builds twice, in clones at different paths, and ends if any byte differs. It tries the package,
-# the archives and the images, signs, and last checks everything as a user would who downloaded it.
+# the archives and the images, signs, and finally checks everything like a user who has downloaded it.
 #
 # Usage: packaging/release.sh [--built] SECRET_KEY
 #
 # --built takes what packaging/build.sh has left in target/packaging instead, to try the signing with a
-# key for one time. SECRET_KEY is minisign's. PUBLIC_KEY names the file of its public key, by default
+# temporary key. SECRET_KEY is minisign's. PUBLIC_KEY names the file of its public key, by default
 # packaging/release.pub. REPOSITORY is the https
 # address of the sources, by default that of git's remote `origin`. Needs minisign, and without --built
 # root on Debian with lintian, systemd, umoci, curl and qemu-user-static.

@@ -79,7 +79,7 @@ download
     && sed -i '0,/"sha256": "./s//"sha256": "x/' "$statement" \
     && sha256sum pillarbox*.{deb,tar.gz,oci.tar,json} >SHA256SUMS)
 sign "$work/download"/{SHA256SUMS,pillarbox-*.provenance.json}
-refused "is about other files than SHA256SUMS"
+refused "lists other files than SHA256SUMS"
 download
 rm "$work/download"/pillarbox*.{deb,tar.gz,oci.tar,cdx.json}
 refused "there is no file of the release here"

@@ -1,5 +1,5 @@
-# Versions of the programs that build, check and sign packages, and how they are installed; bash reads
-# it. They go below target/ci and are used again.
+# Versions of the programs that build, check and sign packages, and how they are installed; other scripts
+# source this file. The programs are installed below target/ci and used again.
 
 readonly TOOLS="$PWD/target/ci"
 readonly DENY_VERSION=0.20.2
@@ -34,7 +34,7 @@ install_python() {
         python3 -m venv "$venv"
         "$venv/bin/pip" install --quiet --disable-pip-version-check "${4:-$1}==$2"
     fi
-    # At the end: only what is not there otherwise is taken from it.
+    # At the end, so that it has only the programs that are not found elsewhere.
     PATH="$PATH:$venv/bin"
     require "$3"
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Checks downloaded files of a release: that SHA256SUMS and the provenance are signed by the key, that
-# the files are those that they list, and that all of them were made from one commit.
+# Checks downloaded files of a release: that SHA256SUMS and the provenance are signed with the key, that
+# the files are those that these two list, and that all of them were made from one commit.
 #
-# Usage: packaging/verify.sh PUBLIC_KEY [DIRECTORY], by default in the working directory, which needs
+# Usage: packaging/verify.sh PUBLIC_KEY [DIRECTORY], by default the working directory. The directory needs
 # SHA256SUMS, pillarbox-VERSION.provenance.json and the signatures of both (.minisig).
 #
 # Needs minisign, sha256sum and Python 3.8.
@@ -40,12 +40,12 @@ if unknown := sorted(there - listed.keys()):
 if there <= {provenance}:
     sys.exit("verify.sh: there is no file of the release here")
 if statement["_type"] != "https://in-toto.io/Statement/v1":
-    sys.exit(f"verify.sh: {provenance} is no statement")
+    sys.exit(f"verify.sh: {provenance} is not a statement")
 if statement["predicateType"] != "https://slsa.dev/provenance/v1":
     sys.exit(f"verify.sh: {provenance} states something else")
 stated = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
 if stated != {name: digest for name, digest in listed.items() if name != provenance}:
-    sys.exit(f"verify.sh: {provenance} is about other files than SHA256SUMS")
+    sys.exit(f"verify.sh: {provenance} lists other files than SHA256SUMS")
 sources = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
 print(f"{sources['uri']}, commit {sources['digest']['gitCommit']}:")
 print("\n".join(f"  {name}: good" for name in sorted(there)))

@@ -40,7 +40,7 @@ impl Bodies {
                 "They survive a restart and a crash: the service manager keeps them".to_owned()
             }
             Keeper::Nobody { reason } => {
-                format!("They survive pillarbox restart, but not a stop or a crash: {reason}")
+                format!("They survive `pillarbox restart`, but not a stop or a crash: {reason}")
             }
             Keeper::NotWanted => {
                 "They are lost when the process ends: sending.keep_bodies is off".to_owned()

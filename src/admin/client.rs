@@ -64,7 +64,7 @@ pub enum CallError {
     OtherVersion(String),
     #[error("the service no longer answers at its socket: {0}; the command was not sent")]
     Gone(io::Error),
-    #[error("the call is longer than {MAX_CALL_BYTES} bytes; split it into several")]
+    #[error("the command is longer than {MAX_CALL_BYTES} bytes; split it into several")]
     TooLong,
     #[error(
         "the service has not answered for {} s; it may still do what the command asked",

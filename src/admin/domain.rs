@@ -198,7 +198,7 @@ pub(super) async fn remove(admin: &Admin, call: DomainRemove) -> Result<DomainRe
         Refusal::new(format!(
             "{name} was removed, and no message from it is sent any more. Not all queued messages \
              are recorded as failed yet ({error}); the service records each of the others when its \
-             turn to be sent comes"
+             turn in the queue comes"
         ))
     })?;
     Ok(DomainRemoved {

@@ -228,7 +228,7 @@ pub(super) async fn remove(admin: &Admin, call: OrganisationRemove) -> Result<Or
         Refusal::new(format!(
             "{name} was removed, and none of its messages is sent any more. Not all queued \
              messages are recorded as cancelled yet ({error}); the service records each of the \
-             others when its turn to be sent comes"
+             others when its turn in the queue comes"
         ))
     })?;
     Ok(OrganisationRemoved {

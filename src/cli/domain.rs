@@ -108,21 +108,22 @@ fn verdict(check: &DomainChecked) -> String {
     };
     match check.ses {
         Finding::Verified => format!("has verified {name}"),
-        Finding::Pending => {
-            format!("has not found its DNS records yet{reason}. Once they are published, wait")
-        }
+        Finding::Pending => format!(
+            "has not found the DNS records of {name} yet{reason}. Once they are published, wait"
+        ),
         Finding::TemporaryFailure => format!(
-            "cannot look for its DNS records for now{reason}, and tries again automatically. Check \
-             that the domain's name servers answer everyone and that the records below exist"
+            "cannot look for the DNS records of {name} for now{reason}, and tries again \
+             automatically. Check that the domain's name servers answer everyone and that the \
+             records below exist"
         ),
         Finding::Failed => format!(
-            "has given up looking for its DNS records{reason}, as it does after 72 hours. Delete \
-             the identity at SES: aws sesv2 delete-email-identity --email-identity {name}. Then run \
-             pillarbox domain add --org NAME {name}, and publish the records that it prints; they may \
-             differ from those below"
+            "has given up looking for the DNS records of {name}{reason}, as it does after 72 \
+             hours. Delete the identity at SES: aws sesv2 delete-email-identity --email-identity \
+             {name}. Then run pillarbox domain add --org NAME {name}, and publish the records \
+             that it prints; they may differ from those below"
         ),
         Finding::Unknown => {
-            "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()
+            format!("has no identity for {name}; pillarbox domain add --org NAME DOMAIN creates it")
         }
     }
 }

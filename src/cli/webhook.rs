@@ -58,7 +58,7 @@ fn added(added: &WebhookSecret) -> String {
 
 pub(super) fn rotated(rotated: &WebhookSecret) -> String {
     let earlier = match rotated.signing {
-        0 | 1 => "All other secrets have ended: give this one to the application now.".to_owned(),
+        0 | 1 => "Earlier secrets no longer sign: give this one to the application now.".to_owned(),
         signing => format!(
             "{signing} secrets sign deliveries now; an earlier one stops 24 hours after it was \
              replaced. Give this one to the application within that time."

@@ -269,7 +269,7 @@ pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
 /// A service's address on the web.
 pub(super) fn url(given: &Given) -> Result<Uri, String> {
     given.text().and_then(parse_url).ok_or_else(|| {
-        "an http or https URL with a host, and without user, query and fragment".to_owned()
+        "an http or https URL with a host, and without user, query or fragment".to_owned()
     })
 }
 

@@ -61,7 +61,7 @@ pub enum BadWebhookUrl {
     #[error("it has a user name or a password; deliveries are signed and need none")]
     Credentials,
     /// It has a fragment, which no client sends to a server.
-    #[error("it has a fragment; leave out what follows the #")]
+    #[error("it has a fragment; leave out the # and what follows it")]
     Fragment,
 }
 

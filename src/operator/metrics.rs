@@ -147,8 +147,8 @@ static METRICS: [(Text, Text, Source); 75] = [
     ("pillarbox_queue_max_bytes", "Maximum memory that pending messages may use: sending.max_pending_bytes.",
         Gauge(|s| size(s.sending.max_pending_bytes))),
     ("pillarbox_queue_share_ratio",
-        "Fraction of its queue share that the organisation with the most pending bytes uses; at 1 or \
-         more, its new messages are refused.",
+        "Fraction of the queue share that is used, for the organisation with the most pending bytes; \
+         at 1 or more, its new messages are refused.",
         Gauge(|s| Some(s.sending.greatest_share))),
     ("pillarbox_send_rate_recipients_per_second", "Current limit of the sending rate; absent if there is no limit.",
         Gauge(|s| s.sending.rate.limit())),
@@ -173,8 +173,8 @@ static METRICS: [(Text, Text, Source); 75] = [
             let left = ends.min()?.unix_millis().saturating_sub(s.at.unix_millis());
             Some(Duration::from_millis(left).as_secs_f64())
         })),
-    ("pillarbox_held_refusals", "Identical refusals by the provider that make messages of an \
-                                      organisation wait.",
+    ("pillarbox_held_refusals", "Error texts with which the provider keeps refusing messages of \
+                                      an organisation; those messages wait.",
         Gauge(|s| size(s.sending.held_refusals.len()))),
     ("pillarbox_paused_domains", "Sender domains that the provider refuses at the moment.",
         Gauge(|s| size(s.sending.paused_domains.len()))),
@@ -189,7 +189,7 @@ static METRICS: [(Text, Text, Source); 75] = [
             matches!(s.account, AccountCheck::Failed { fault, .. } if fault == one))))))),
     ("pillarbox_bodies", "Bodies of pending messages in memory.",
         Gauge(|s| size(s.bodies.as_ref()?.count))),
-    ("pillarbox_bodies_bytes", "Bytes of the bodies, with the kept data of their messages.",
+    ("pillarbox_bodies_bytes", "Bytes of the bodies and of the data that is stored with them.",
         Gauge(|s| count(s.bodies.as_ref()?.bytes))),
     ("pillarbox_bodies_memory_bytes", "Memory that the bodies take up.",
         Gauge(|s| count(s.bodies.as_ref()?.memory_bytes))),

@@ -49,7 +49,7 @@ const OPENAPI_PATH: &str = "/openapi.json";
 const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel and /openapi.json";
 /// The same for a request for the attachments of a message.
 const NO_ATTACHMENTS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/cancel and \
-                              /openapi.json: attachments are not kept, so they cannot be read";
+                              /openapi.json; attachments are not kept, so they cannot be read";
 
 /// Headers by which clients say how a request is to be taken.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -95,8 +95,8 @@ impl Arena {
             ),
             Kept::ByNobody(why) => info!(
                 bodies,
-                "bodies of pending messages survive pillarbox restart, but not a stop or a crash: \
-                 {why}"
+                "bodies of pending messages survive `pillarbox restart`, but not a stop or a \
+                 crash: {why}"
             ),
         }
         self.kept.send_replace(Some(kept));

@@ -26,8 +26,8 @@ pub(super) fn pending_bytes(config: &Config) -> usize {
     if budget < configured {
         warn!(
             "the memory limit of {} MiB leaves {} MiB for pending messages, but \
-             sending.max_pending_bytes allows {} MiB: raise MemoryMax= of pillarbox.service and \
-             pillarbox.slice, or lower that value, max_reading_bytes or max_writing_bytes",
+             sending.max_pending_bytes allows {} MiB: lower that value, max_reading_bytes or \
+             max_writing_bytes, or raise MemoryMax= of pillarbox.service and pillarbox.slice",
             limit / MIB,
             budget / MIB,
             configured / MIB

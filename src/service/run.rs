@@ -53,7 +53,7 @@ pub async fn serve(
         biased;
         started = Service::start(&config, Clock::system(), Credentials::aws(), inherited) => started?,
         () = signals.next() => {
-            tracing::info!("stopped before the start was over");
+            tracing::info!("stopped before the start was complete");
             return Ok(Ended::Stopped(0));
         }
     };

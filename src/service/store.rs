@@ -258,7 +258,7 @@ pub(super) async fn save_lost_file(store: &Store, clock: &Clock) {
         Ok(None) => {}
         Ok(Some(path)) => warn!(
             path = %path.display(),
-            "the data file was not in its place: what the service held is kept here"
+            "the data file was not in its place: its content is saved to this path"
         ),
         Err(error) => error!(
             %error,

@@ -74,7 +74,7 @@ pub enum SesError {
     #[error("the SES region {0:?} must consist of a-z, 0-9 and -")]
     Region(String),
     /// The endpoint is no URL that requests can be sent to.
-    #[error("the SES endpoint {0:?} must be an http or https URL without user, query and fragment")]
+    #[error("the SES endpoint {0:?} must be an http or https URL without user, query or fragment")]
     Endpoint(String),
     /// The HTTP client could not be built; most often the system's root certificates are missing.
     #[error("the HTTP client for SES could not be built")]

@@ -77,7 +77,7 @@ pub enum BadEndpoint {
     #[error("the certificates cannot be used: {0}; give a file with PEM certificates")]
     Authority(String),
     /// There is no client without the system's root certificates.
-    #[error("there is no HTTP client: {0}; install the root certificates")]
+    #[error("the HTTP client could not be built: {0}; install the root certificates")]
     Client(String),
     /// The proxy of the environment is not one that can be asked.
     #[error(transparent)]

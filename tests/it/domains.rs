@@ -249,7 +249,7 @@ async fn a_check_tells_pending_failed_and_temporary_failure_apart_and_says_what_
     let add = ["add", "--org", "acme", "example.com", "--mail-from", "bounce.example.com"];
     assert_eq!(pillarbox(&checks, &add).await.0, 0);
     for (status, words) in [
-        (VerificationStatus::Pending, "has not found its DNS records yet"),
+        (VerificationStatus::Pending, "has not found the DNS records of example.com yet"),
         (VerificationStatus::TemporaryFailure, "for now (HOST_NOT_FOUND), and tries again"),
         (VerificationStatus::Failed, "delete-email-identity --email-identity example.com"),
     ] {

@@ -167,8 +167,8 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
             "longest calls",
             format!(
                 "calls of node {} may still run {} after its last sign of life, but those of node \
-                 {} only {}. The other nodes treat a node as dead only after its own time, even if \
-                 cluster.dead_after is shorter",
+                 {} only {}. The other nodes wait for a node's own time before they treat it as \
+                 dead, even if cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,

@@ -113,5 +113,5 @@ export const commandsIn = (advice) => [...advice.matchAll(/pillarbox .+?(?=, |\.
 
 // Says from when on a share of bounces or complaints is a condition.
 export function explained({ permille, least }) {
-  return `pillarbox warns above ${permille / 20} %, half of SES's ${permille / 10} %, and only if an organisation sent to at least ${count(least)} recipients within 24 hours. With fewer recipients, a single report would be a high rate.`;
+  return `pillarbox warns above ${permille / 20} %, half of SES's ${permille / 10} %, and only if an organisation sent to at least ${count(least)} recipients within 24 hours. With fewer recipients, a rate says little.`;
 }

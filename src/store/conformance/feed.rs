@@ -256,6 +256,9 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!(fixture.feed_at(FeedPosition::START, last).await.len(), 4);
     let left = fixture.feed_at(FeedPosition::START, end).await;
     assert_eq!(told(&left), [(FeedEventType::Sent, new)], "before any purge");
+    let types = FeedTypes::from_iter([FeedEventType::Failed, FeedEventType::Sent]);
+    let page = store.feed(organisation, FeedPosition::START, types, 1, end).await.unwrap();
+    assert_eq!(page.entries, left, "a page is not empty as long as an entry follows");
     let purged = store.purge(end.plus(MINUTE), 100).await.unwrap();
     assert_eq!((purged.messages, purged.feed_entries), (1, 1), "what was told at that time");
     let purged = store.purge(end.plus(MINUTE).plus(MILLISECOND), 1).await.unwrap();

@@ -27,7 +27,7 @@ assert.equal(page.url(), `${origin}/`);
 await page.getByText("Nothing is wrong").waitFor();
 // In a sentence: how many bodies wait, and what they survive.
 await page.locator("#bodies").getByText("Pending messages: 0 bodies in ").waitFor();
-assert.ok((await page.locator("#bodies").textContent()).includes("They survive pillarbox restart, but not a stop or a crash: "));
+assert.ok((await page.locator("#bodies").textContent()).includes("They survive `pillarbox restart`, but not a stop or a crash: "));
 
 // A message shows by itself, and whatever it says is text.
 await tab(page, "Messages");

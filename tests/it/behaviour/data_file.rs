@@ -164,7 +164,7 @@ async fn a_stop_puts_a_deleted_file_back() {
     fs::remove_file(data_file(&site)).unwrap();
     noticed(&server, Some("data_file_lost")).await;
     let log = server.terminate().await;
-    assert!(log.contains("what the service held is kept"), "{log}");
+    assert!(log.contains("its content is saved to this path"), "{log}");
     let server = site.start();
     assert_eq!(server.record(&sent).await["status"], "sent");
     server.send(&message()).await;
