@@ -253,6 +253,7 @@ mod tests {
         fault(now);
         fault(now);
         assert_eq!(failures(), [1], "both calls started before the pause");
+        assert!(domains.paused().iter().all(|(_, _, pause)| pause.until > pause.since));
         fault(Instant::now() + Duration::from_secs(1));
         domains.reconsider(|| vec![example()], now);
         assert_eq!(failures(), [2], "the directory has nothing new");

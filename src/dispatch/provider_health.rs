@@ -456,6 +456,22 @@ mod tests {
     }
 
     #[test]
+    fn an_organisation_is_named_when_its_pause_begins_and_when_it_ends() {
+        let mut calls = Calls::new();
+        calls.make(B, &Signal::Working, 1);
+        let named = |calls: &mut Calls, signal: &Signal<'_>| {
+            calls.1 += SECOND;
+            calls.0.observe(A, signal, calls.1, calls.1)
+        };
+        for _ in 0..4 {
+            assert_eq!(named(&mut calls, &LOST), []);
+        }
+        assert_eq!(named(&mut calls, &LOST), [A]);
+        assert!(calls.is_paused(A) && calls.0.is_up());
+        assert_eq!(named(&mut calls, &Signal::Working), [A]);
+    }
+
+    #[test]
     fn lost_answers_are_their_organisations_own_matter_if_the_provider_answers_otherwise() {
         let mut calls = Calls::new();
         calls.make(A, &LOST, 5);

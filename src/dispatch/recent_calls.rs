@@ -327,6 +327,11 @@ mod tests {
         note(&recent, A, &lost(), 1, 1);
         assert_eq!(useful(1).to_bits(), 0.0_f64.to_bits());
         assert_eq!(useful(299).to_bits(), 0.0_f64.to_bits(), "nothing has happened since");
+        let of_two = Recent::default();
+        note(&of_two, A, &lost(), FEW, 1);
+        note(&of_two, B, &lost(), 1, 1);
+        let useful_of_two = of_two.prospects(at(1), |_| false).useful;
+        assert_eq!(useful_of_two.to_bits(), 0.0_f64.to_bits(), "a few of each are many together");
         let held_up = recent.prospects(at(1), |organisation| organisation == A);
         assert!(!held_up.are_hopeless_for(B), "it is held up by itself");
         note(&recent, B, &sent(), 12, 20);

@@ -310,6 +310,15 @@ mod tests {
     }
 
     #[test]
+    fn a_hundredth_of_a_second_is_saved_up() {
+        let start = Instant::now();
+        let mut pace = TokenBucket::new(Rate::PerSecond(1_000.0), start);
+        let later = start + Duration::from_hours(1);
+        let took = send_all(&mut pace, later, std::iter::repeat_n(1, 11));
+        assert_eq!(took, Duration::ZERO);
+    }
+
+    #[test]
     fn no_limit_never_waits() {
         let start = Instant::now();
         let mut pace = TokenBucket::new(Rate::Unlimited, start);

@@ -18,7 +18,9 @@ use pillarbox_domain::event::{BounceType, Event, EventDetail, EventType};
 use pillarbox_domain::id::{MessageId, MessageIds, OrganisationId};
 use pillarbox_domain::limits::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use pillarbox_domain::mailbox::DomainName;
-use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
+use pillarbox_domain::message::{
+    Acceptance, Cancellation, Failure, FailureCode, Recorded, State, Transition,
+};
 use pillarbox_domain::organisation::DomainState;
 use pillarbox_domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox_domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
@@ -407,6 +409,50 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
     assert_eq!(undo.unwrap(), Change::Made);
     let again = fixture.store.unsuppress(Some(fixture.organisation), address).await;
     assert_eq!(again.unwrap(), Change::None);
+}
+
+#[tokio::test]
+async fn a_complaint_is_the_reason_if_a_bounce_has_the_same_time() {
+    let complaint = || EventDetail::Complaint { feedback_type: None, sub_type: None };
+    for details in [[hard_bounce(), complaint()], [complaint(), hard_bounce()]] {
+        let directory = tempfile::tempdir().unwrap();
+        let fixture = Fixture::on(in_directory(&directory, START).await).await;
+        let id = fixture.new_message().await;
+        for detail in details {
+            let report = Report {
+                message: Reference::Tag(id),
+                organisation: None,
+                ses_message_id: "ses".to_owned(),
+                accepted_at: START,
+                event: Some(event(START, detail)),
+            };
+            fixture.store.apply(report, START).await.unwrap();
+        }
+        let listed = fixture.store.suppressions(None, 10).await.unwrap().suppressions;
+        let reasons: Vec<_> = listed.iter().map(|(_, one)| one.reason).collect();
+        assert_eq!(reasons, [SuppressionReason::Complaint]);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_an_operator_cancels_does_not_count_as_failed() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let id = fixture.new_message().await;
+    let cancelled = Cancellation::ByOperator.transition(Acceptance::Excluded);
+    fixture.store.record(id, 0, cancelled, START).await.unwrap();
+    let counts = fixture.store.metrics().organisations.get()[&fixture.organisation];
+    assert_eq!((counts.accepted, counts.cancelled, counts.failed), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_data_file_keeps_an_idempotency_key_as_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let id = fixture.accept(Some("order-7"), START).await.unwrap().id();
+    let is_file = matches!(fixture.store.engine, Engine::Redb(_));
+    let expected = is_file.then(|| "order-7".to_owned());
+    assert_eq!(fixture.store.idempotency_key(id).unwrap(), expected);
 }
 
 #[tokio::test]

@@ -266,6 +266,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_index_that_was_read_earlier_does_not_replace_a_later_one() {
+        let directory = Directory::default();
+        let read = |version| OrganisationIndex { version, ..OrganisationIndex::default() };
+        for (version, expected) in [(2, 2), (1, 2), (3, 3)] {
+            directory.replace(read(version));
+            assert_eq!(directory.load().version, expected);
+        }
+    }
+
+    #[test]
     fn uses_that_could_not_be_stored_are_stored_the_next_time() {
         let uses = KeyUse::default();
         uses.note(KeyId(7), Timestamp::from_unix_millis(18));

@@ -232,6 +232,18 @@ mod tests {
     use super::*;
     use pillarbox_domain::id::OrganisationId;
 
+    #[test]
+    fn a_page_ends_with_so_many_messages_rows_or_bytes() {
+        let now = Timestamp::from_unix_millis(1_800_000_000_000);
+        let page = || Page::new(MessageFilter::default(), 1, now.into(), 0);
+        assert!(!page().is_full());
+        assert_eq!(page().rows_left(), MAX_ROWS);
+        assert_eq!(Page { looked_at: MAX_ROWS, ..page() }.rows_left(), 0);
+        assert!(Page { looked_at: MAX_ROWS, ..page() }.is_full());
+        assert!(Page { bytes: MAX_BYTES, ..page() }.is_full());
+        assert!(Page { limit: 0, ..page() }.is_full());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn whoever_reads_on_lets_others_have_their_turn_first() {
         let listings = Listings::default();

@@ -154,7 +154,9 @@ mod tests {
         let read = |text| acceptance_in(text).map(|at| at.to_string());
         let id = "010201937a4d5c3e-6d5c2f0a-1111-2222-3333-444455556666-000000";
         assert_eq!(read(id).as_deref(), Some("2024-11-29T23:41:50.526Z"));
-        for none in ["010201937a4d5c3e", "0102-", "order-1815", "ä10201937a4d5c3e-1"] {
+        for none in
+            ["010201937a4d5c3e", "010201937a4d5c3-1", "0102-", "order-1815", "ä10201937a4d5c3e-1"]
+        {
             assert_eq!(read(none), None, "{none}");
         }
     }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::{Fixture, MILLISECOND, START, in_directory};
+use crate::record::alerts::{encode_alert, encode_alert_key};
+use crate::rows::{Key, Lock, Rows, Table};
 use crate::{Alerting, Change, MAX_ALERTS, NewApiKey, Store};
 use pillarbox_domain::alert::{Alert, AlertChange, AlertEvent, AlertKey, News, ReportedCondition};
 use pillarbox_domain::api_key::{ApiKey, EXPIRY_NOTICE};
@@ -72,6 +74,17 @@ async fn there_are_at_most_so_many_alerts() {
     store.change_alerts(vec![(key("code_7"), cleared)]).await.unwrap();
     let alerts = store.alerts().await.unwrap();
     assert_eq!(alerts.iter().filter(|(_, alert)| alert.holding().is_none()).count(), 1);
+    // Each of several nodes has added the last one at the same time.
+    let (_, alert) = alerts[0].clone();
+    let add = move |rows: &mut dyn Rows| {
+        for number in 0..9 {
+            let key = Key::from(&*encode_alert_key(&key(&format!("of_node_{number}"))));
+            rows.put(Table::Alerts, &key, &encode_alert(&alert))?;
+        }
+        Ok(())
+    };
+    store.change(Lock::Rows, 9, add).await.unwrap();
+    assert_eq!(store.alerts().await.unwrap().len(), MAX_ALERTS + 9);
 }
 
 #[tokio::test]

@@ -256,6 +256,8 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!(fixture.feed_at(FeedPosition::START, last).await.len(), 4);
     let left = fixture.feed_at(FeedPosition::START, end).await;
     assert_eq!(told(&left), [(FeedEventType::Sent, new)], "before any purge");
+    let entry = store.feed_entry(organisation, left[0].position, end).await.unwrap();
+    assert_eq!(entry.as_ref(), Some(&left[0]));
     let types = FeedTypes::from_iter([FeedEventType::Failed, FeedEventType::Sent]);
     let page = store.feed(organisation, FeedPosition::START, types, 1, end).await.unwrap();
     assert_eq!(page.entries, left, "a page is not empty as long as an entry follows");
@@ -269,6 +271,7 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     let purged = store.purge(end.plus(late).plus(MILLISECOND), 100).await.unwrap();
     assert_eq!((purged.messages, purged.feed_entries), (1, 1));
     assert_eq!(store.rows_of_feed().await, 0, "nothing is left of it");
+    assert_eq!(fixture.feed_at(FeedPosition::START, end).await, []);
 
     // The feed continues behind the earlier entries.
     let before = store.feed_end(organisation);

@@ -39,8 +39,15 @@ async fn what_is_added_to_an_hour_adds_up_and_survives_a_restart() {
     assert_eq!(history.organisations, BTreeMap::from(organisations));
     let one = last_hours(&store, 3, 1).await;
     assert_eq!((one.total, one.organisations.len()), (history.total, 1));
+    let sums = store.history_by_organisation(HourSteps::until(hour, 1, 3)).await.unwrap();
+    assert_eq!(sums, of([(1, 10), (2, 5)]));
     let day = store.history(HourSteps::until(hour, 24, 2), 5).await.unwrap();
     assert_eq!(day.total, [0, 15].map(accepted), "START is at eight o'clock");
+    // Accepted and sent messages together are an organisation's mail.
+    let sent = OrganisationCounts { sent: 9, ..accepted(2) };
+    store.add_to_history(hour, [(OrganisationId(3), sent)].into()).await.unwrap();
+    let one = last_hours(&store, 3, 1).await;
+    assert_eq!(one.organisations.into_keys().collect::<Vec<_>>(), [OrganisationId(3)]);
 }
 
 #[tokio::test]

@@ -6,9 +6,12 @@ use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::{Change, NewApiKey};
 use pillarbox_domain::admission::Facts;
 use pillarbox_domain::api_key::ApiKey;
-use pillarbox_domain::id::KeyId;
+use pillarbox_domain::id::{KeyId, OrganisationId};
 use pillarbox_domain::mailbox::DomainName;
-use pillarbox_domain::organisation::{DomainCheck, DomainState, Finding, KeyRights, SenderStatus};
+use pillarbox_domain::organisation::{
+    DomainCheck, DomainState, Finding, KeyRights, Organisation, OrganisationKind, Pause,
+    PausedRequests, SenderStatus,
+};
 use pillarbox_domain::time::Timestamp;
 
 fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
@@ -32,6 +35,24 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     assert!(again.id > organisation);
     let all: Vec<_> = store.organisations().iter().map(|one| one.id).collect();
     assert_eq!(all, [again.id]);
+}
+
+#[tokio::test]
+async fn an_organisation_is_found_by_its_number_with_its_kind_and_pause() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, acme) = (&fixture.store, fixture.organisation);
+    let test = store.add_test_organisation("test".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(store.organisation_by_id(test.id), Some(test.clone()));
+    let kinds = [acme, test.id, OrganisationId(99)].map(|id| store.organisation_kind(id));
+    let expected = [Some(OrganisationKind::Production), Some(OrganisationKind::Test), None];
+    assert_eq!(kinds, expected);
+    assert_eq!(store.shown_kind(test.id), OrganisationKind::Test);
+    let pause = Pause { since: START, requests: PausedRequests::Accepted };
+    let change = move |organisation: &mut Organisation| organisation.pause = Some(pause);
+    store.change_organisation(acme, change).await.unwrap().unwrap();
+    assert_eq!((store.pause(acme), store.pause(test.id)), (Some(pause), None));
+    assert_eq!(store.pauses(), [(acme, pause)]);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::{AcceptError, Accepted, BatchMode, MessageFilter, NewApiKey, NewMessage};
+use pillarbox_domain::admission::Facts;
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::mailbox::DomainName;
@@ -46,6 +47,26 @@ impl Fixture {
         let listed = self.store.list(MessageFilter::default(), 100, START);
         listed.await.unwrap().messages.len()
     }
+}
+
+#[tokio::test]
+async fn a_right_allows_the_sender_domains_of_its_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    fixture.put("other.example").await;
+    let rights = KeyRights { domains: ["example.com".to_owned()].into(), ..KeyRights::all() };
+    let hash = ApiKeyHash([1; 32]);
+    let new = NewApiKey { label: String::new(), expires_at: None, hash, rights };
+    let key = store.add_api_key(organisation, new, START).await.unwrap().unwrap().id;
+    let right = store.sending_right(organisation, Some(key), || START).unwrap();
+    let facts = store.facts(organisation).by_right(&right);
+    let domain = |name| DomainName::parse(name).unwrap();
+    assert!(facts.allows_sender(&domain("example.com")));
+    assert!(!facts.allows_sender(&domain("other.example")));
+    assert_eq!(facts.verified_domains(), [domain("example.com")]);
+    let right = store.sending_right(organisation, None, || START).unwrap();
+    assert!(store.facts(organisation).by_right(&right).allows_sender(&domain("other.example")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

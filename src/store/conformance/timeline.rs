@@ -8,6 +8,7 @@ use crate::record::timeline::encode_step;
 use crate::rows::{Key, KeyRange, Lock, Table};
 use crate::timeline::{FIRST_ATTEMPTS, LAST_ATTEMPTS};
 use crate::{Reference, Report, Store};
+use pillarbox_domain::clock_corrections::{Correction, WindowTime};
 use pillarbox_domain::id::{MessageId, MessageIds};
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
@@ -62,6 +63,11 @@ async fn failed_attempts_and_ends_are_kept_as_they_happened() {
         next_attempt_at: Some(next),
     };
     assert_eq!(store.steps(id, START).await.unwrap(), std::slice::from_ref(&failed));
+    let correction = |from, shift_millis| Correction { from, shift_millis };
+    let corrections = [correction(START, 5_000), correction(next.plus(SECOND), 0)];
+    let shown = store.steps(id, WindowTime::new(next.plus(SECOND), &corrections.into())).await;
+    let (shown, shift) = (shown.unwrap(), 5 * SECOND);
+    assert_eq!((shown[0].at, shown[0].next_attempt_at), (at.plus(shift), Some(next.plus(shift))));
     let without_text = encode_step(&Step { failure: None, ..failed }).len() + 3;
     let key = size_of::<MessageId>() + size_of::<u32>();
     assert!(key + without_text <= 60, "{without_text}");

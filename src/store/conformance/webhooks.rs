@@ -3,10 +3,12 @@
 use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::rows::{KeyRange, Lock, Table};
 use crate::webhooks::remove_old;
-use crate::{Acknowledged, Acknowledgement, Change, NewWebhook, WebhookAdded};
+use crate::{Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded};
 use pillarbox_domain::feed::{FeedPosition, FeedTypes};
+use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::webhook::{
-    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookUrl,
+    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookId,
+    WebhookUrl,
 };
 
 /// A delivery that waits for another attempt.
@@ -61,6 +63,72 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
     acknowledge(first.generation + 2, &[99]).await;
     replay(65).await;
     assert_eq!(found().await.0, [at(40)]);
+}
+
+#[tokio::test]
+async fn a_delivery_waits_fails_and_is_delivered_again_on_demand() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let id = endpoint(&fixture, fixture.organisation).await.unwrap();
+    let first = store.webhook_cursor(id).await.unwrap().unwrap();
+    let at = |offset| FeedPosition::from_number(first.position.number() + offset);
+    let acknowledge = async |acknowledgement| {
+        let done = store.acknowledge_deliveries(id, first.generation, acknowledgement).await;
+        assert_eq!(done, Ok(Acknowledged::Done));
+    };
+    let found = async || {
+        let page = store.waiting_deliveries(id, 9).await.unwrap();
+        assert_eq!(page.rows, page.deliveries.len() + page.void.len());
+        let waiting: Vec<_> = page.deliveries.iter().map(|one| one.delivery.position).collect();
+        let failed = store.failed_deliveries(id, 9).await.unwrap();
+        (waiting, failed.iter().map(|one| one.position).collect::<Vec<_>>())
+    };
+    let waiting = vec![waiting(at(1)), waiting(at(2)), waiting(at(3))];
+    let due = waiting[0].due;
+    let cursor = Some(at(3));
+    acknowledge(Acknowledgement { cursor, waiting, ..Acknowledgement::default() }).await;
+    assert_eq!(found().await, (vec![at(1), at(2), at(3)], vec![]));
+    assert_eq!(store.count_waiting_deliveries(id).await.unwrap(), 3);
+    let failed = [1, 2].map(|offset| Redelivery { position: at(offset), attempts: 9, last: None });
+    let tried = vec![(due, at(1)), (due, at(2))];
+    let failed = failed.to_vec();
+    acknowledge(Acknowledgement { tried, failed, ..Acknowledgement::default() }).await;
+    assert_eq!(found().await, (vec![at(3)], vec![at(2), at(1)]));
+
+    let redeliver = async |id, offset| store.redeliver(id, at(offset), at(0), START).await.unwrap();
+    assert_eq!(redeliver(id, 4).await, Some(Change::None), "it was not attempted yet");
+    assert_eq!(redeliver(id, 1).await, Some(Change::Made));
+    assert_eq!(found().await, (vec![at(1), at(3)], vec![at(2)]));
+    assert_eq!(redeliver(WebhookId(99), 1).await, None);
+}
+
+/// Adds an endpoint, unless there are too many.
+async fn endpoint(fixture: &Fixture, organisation: OrganisationId) -> Option<WebhookId> {
+    let new = NewWebhook {
+        url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+        types: FeedTypes::ALL,
+        format: WebhookFormat::Standard,
+        authority: None,
+        secret: SigningSecret::generate().unwrap(),
+    };
+    match fixture.store.add_webhook(organisation, new, START).await.unwrap() {
+        WebhookAdded::Added(webhook) => Some(webhook.id),
+        WebhookAdded::TooMany => None,
+        other @ WebhookAdded::NoOrganisation => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_organisation_has_so_many_endpoints_whatever_others_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    for _ in 0..MAX_WEBHOOKS_OF_ONE {
+        assert!(endpoint(&fixture, fixture.organisation).await.is_some());
+    }
+    assert!(endpoint(&fixture, fixture.organisation).await.is_none());
+    let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    assert!(endpoint(&fixture, other.id).await.is_some());
 }
 
 #[tokio::test]

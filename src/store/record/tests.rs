@@ -29,6 +29,23 @@ fn the_corpus_has_rows_of_every_kind() {
     let rows = corpus.iter().filter(|input| check_row(input));
     let kinds: BTreeSet<_> = rows.map(|input| input[0]).collect();
     assert_eq!(kinds, (0..KINDS).collect());
+    assert!(!check_row(b""), "it has no kind");
+    assert!((0..KINDS).all(|kind| !check_row(&[kind])), "they have no version");
+}
+
+#[test]
+fn a_row_in_quarantine_has_the_reason_and_the_record_as_it_was_found() {
+    let row = encode_quarantined("no known version", b"a record");
+    assert_eq!(decode_quarantined(&row).unwrap(), "no known version");
+    assert!(row.ends_with(b"a record"));
+}
+
+#[test]
+fn a_row_of_a_later_version_is_not_read() {
+    let mut row = encode_quarantined("", b"");
+    row[0] += 1;
+    let read = decode_quarantined(&row);
+    assert!(matches!(read, Err(RowError::Version(found)) if found == row[0]), "{read:?}");
 }
 
 #[test]
