@@ -412,29 +412,6 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
 }
 
 #[tokio::test]
-async fn a_complaint_is_the_reason_if_a_bounce_has_the_same_time() {
-    let complaint = || EventDetail::Complaint { feedback_type: None, sub_type: None };
-    for details in [[hard_bounce(), complaint()], [complaint(), hard_bounce()]] {
-        let directory = tempfile::tempdir().unwrap();
-        let fixture = Fixture::on(in_directory(&directory, START).await).await;
-        let id = fixture.new_message().await;
-        for detail in details {
-            let report = Report {
-                message: Reference::Tag(id),
-                organisation: None,
-                ses_message_id: "ses".to_owned(),
-                accepted_at: START,
-                event: Some(event(START, detail)),
-            };
-            fixture.store.apply(report, START).await.unwrap();
-        }
-        let listed = fixture.store.suppressions(None, 10).await.unwrap().suppressions;
-        let reasons: Vec<_> = listed.iter().map(|(_, one)| one.reason).collect();
-        assert_eq!(reasons, [SuppressionReason::Complaint]);
-    }
-}
-
-#[tokio::test]
 async fn a_message_that_an_operator_cancels_does_not_count_as_failed() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

@@ -41,7 +41,7 @@ fn code(answer: &Answer) -> String {
 async fn measured(served: &mut Served) -> Figures {
     let mut rounds = Vec::new();
     for _ in 0..3 {
-        rounds.push(served.measure(Duration::from_secs(1)).await);
+        rounds.push(served.measure(crate::length()).await);
     }
     Figures::median(rounds)
 }

@@ -488,6 +488,21 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
 }
 
 #[tokio::test]
+async fn a_complaint_is_the_reason_if_a_bounce_has_the_same_time() {
+    for details in [[hard_bounce(), complaint()], [complaint(), hard_bounce()]] {
+        let directory = tempfile::tempdir().unwrap();
+        let fixture = Fixture::on(in_directory(&directory, START).await).await;
+        let id = fixture.new_message().await;
+        for detail in details {
+            fixture.store.apply(tagged(id, Some(event(START, detail))), START).await.unwrap();
+        }
+        let listed = suppressions(&fixture).await;
+        let reasons: Vec<_> = listed.iter().map(|(_, one)| one.reason).collect();
+        assert_eq!(reasons, [SuppressionReason::Complaint]);
+    }
+}
+
+#[tokio::test]
 async fn without_a_record_only_what_suppresses_suppresses() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::{Acknowledgement, DeadLetter, NewMessage, NewWebhook, Reference, Report, WebhookAdded};
+use crate::{Acknowledgement, DeadLetter, NewMessage, Reference, Report};
 use pillarbox_domain::clock_corrections::{Correction, WindowTime};
 use pillarbox_domain::event::{Event, EventDetail};
 use pillarbox_domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
@@ -13,9 +13,7 @@ use pillarbox_domain::id::MessageId;
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::webhook::{
-    AttemptFailure, Redelivery, SigningSecret, WebhookFormat, WebhookUrl,
-};
+use pillarbox_domain::webhook::{AttemptFailure, Redelivery};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -371,16 +369,8 @@ async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twi
 async fn what_was_stored_under_a_wrong_clock_is_purged_by_its_true_age() {
     const BEHIND: Duration = Duration::from_hours(95 * 24);
     let (_directory, fixture) = fixture().await;
-    let (store, organisation) = (&fixture.store, fixture.organisation);
-    let new = NewWebhook {
-        url: WebhookUrl::parse("https://hooks.example.net/").unwrap(),
-        types: FeedTypes::ALL,
-        format: WebhookFormat::Standard,
-        authority: None,
-        secret: SigningSecret::generate().unwrap(),
-    };
-    let added = store.add_webhook(organisation, new, START).await.unwrap();
-    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    let store = &fixture.store;
+    let webhook = fixture.webhook().await;
     let id = fixture.new_message().await;
     store.record(id, 1, sent(id), START).await.unwrap();
     let position = fixture.feed().await[0].position;

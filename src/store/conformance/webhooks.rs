@@ -7,9 +7,34 @@ use crate::{Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS_OF_ONE, NewWebho
 use pillarbox_domain::feed::{FeedPosition, FeedTypes};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::webhook::{
-    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, WebhookFormat, WebhookId,
+    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookId,
     WebhookUrl,
 };
+
+impl Fixture {
+    /// Adds an endpoint for all events, in this form of them.
+    pub(super) async fn add_webhook(
+        &self,
+        organisation: OrganisationId,
+        format: WebhookFormat,
+    ) -> WebhookAdded {
+        let new = NewWebhook {
+            url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+            types: FeedTypes::ALL,
+            format,
+            authority: None,
+            secret: SigningSecret::generate().unwrap(),
+        };
+        self.store.add_webhook(organisation, new, START).await.unwrap()
+    }
+
+    /// An endpoint of the organisation, for all events in the standard form.
+    pub(super) async fn webhook(&self) -> Webhook {
+        let added = self.add_webhook(self.organisation, WebhookFormat::Standard).await;
+        let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+        *webhook
+    }
+}
 
 /// A delivery that waits for another attempt.
 fn waiting(position: FeedPosition) -> WaitingDelivery {
@@ -22,15 +47,7 @@ async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let store = &fixture.store;
-    let new = NewWebhook {
-        url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
-        types: FeedTypes::ALL,
-        format: WebhookFormat::Standard,
-        authority: None,
-        secret: SigningSecret::generate().unwrap(),
-    };
-    let added = store.add_webhook(fixture.organisation, new, START).await.unwrap();
-    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    let webhook = fixture.webhook().await;
     let first = store.webhook_cursor(webhook.id).await.unwrap().unwrap();
     let at = |offset| FeedPosition::from_number(first.position.number() + offset);
     let acknowledge = async |generation, positions: &[u64]| {
@@ -70,7 +87,7 @@ async fn a_delivery_waits_fails_and_is_delivered_again_on_demand() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let store = &fixture.store;
-    let id = endpoint(&fixture, fixture.organisation).await.unwrap();
+    let id = fixture.webhook().await.id;
     let first = store.webhook_cursor(id).await.unwrap().unwrap();
     let at = |offset| FeedPosition::from_number(first.position.number() + offset);
     let acknowledge = async |acknowledgement| {
@@ -90,9 +107,8 @@ async fn a_delivery_waits_fails_and_is_delivered_again_on_demand() {
     acknowledge(Acknowledgement { cursor, waiting, ..Acknowledgement::default() }).await;
     assert_eq!(found().await, (vec![at(1), at(2), at(3)], vec![]));
     assert_eq!(store.count_waiting_deliveries(id).await.unwrap(), 3);
-    let failed = [1, 2].map(|offset| Redelivery { position: at(offset), attempts: 9, last: None });
-    let tried = vec![(due, at(1)), (due, at(2))];
-    let failed = failed.to_vec();
+    let failed = |offset| Redelivery { position: at(offset), attempts: 9, last: None };
+    let (tried, failed) = (vec![(due, at(1)), (due, at(2))], vec![failed(1), failed(2)]);
     acknowledge(Acknowledgement { tried, failed, ..Acknowledgement::default() }).await;
     assert_eq!(found().await, (vec![at(3)], vec![at(2), at(1)]));
 
@@ -103,47 +119,24 @@ async fn a_delivery_waits_fails_and_is_delivered_again_on_demand() {
     assert_eq!(redeliver(WebhookId(99), 1).await, None);
 }
 
-/// Adds an endpoint, unless there are too many.
-async fn endpoint(fixture: &Fixture, organisation: OrganisationId) -> Option<WebhookId> {
-    let new = NewWebhook {
-        url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
-        types: FeedTypes::ALL,
-        format: WebhookFormat::Standard,
-        authority: None,
-        secret: SigningSecret::generate().unwrap(),
-    };
-    match fixture.store.add_webhook(organisation, new, START).await.unwrap() {
-        WebhookAdded::Added(webhook) => Some(webhook.id),
-        WebhookAdded::TooMany => None,
-        other @ WebhookAdded::NoOrganisation => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn an_organisation_has_so_many_endpoints_whatever_others_have() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let add = |organisation| fixture.add_webhook(organisation, WebhookFormat::Standard);
     for _ in 0..MAX_WEBHOOKS_OF_ONE {
-        assert!(endpoint(&fixture, fixture.organisation).await.is_some());
+        assert!(matches!(add(fixture.organisation).await, WebhookAdded::Added(_)));
     }
-    assert!(endpoint(&fixture, fixture.organisation).await.is_none());
+    assert!(matches!(add(fixture.organisation).await, WebhookAdded::TooMany));
     let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
-    assert!(endpoint(&fixture, other.id).await.is_some());
+    assert!(matches!(add(other.id).await, WebhookAdded::Added(_)));
 }
 
 #[tokio::test]
 async fn a_sweep_leaves_what_belongs_to_an_endpoint_that_was_added_meanwhile() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
-    let new = NewWebhook {
-        url: WebhookUrl::parse("https://hooks.example.com/").unwrap(),
-        types: FeedTypes::ALL,
-        format: WebhookFormat::Standard,
-        authority: None,
-        secret: SigningSecret::generate().unwrap(),
-    };
-    let added = fixture.store.add_webhook(fixture.organisation, new, START).await.unwrap();
-    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    let webhook = fixture.webhook().await;
     // As if the sweep had read the endpoints before this one was there.
     let rows = fixture.store.rows(Table::WebhookCursors, KeyRange::all(), 10).await.unwrap();
     let old: Vec<_> =
@@ -164,14 +157,7 @@ async fn the_form_of_an_endpoints_events_is_kept() {
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let store = &fixture.store;
     for format in WebhookFormat::ALL {
-        let new = NewWebhook {
-            url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
-            types: FeedTypes::ALL,
-            format,
-            authority: None,
-            secret: SigningSecret::generate().unwrap(),
-        };
-        let added = store.add_webhook(fixture.organisation, new, START).await.unwrap();
+        let added = fixture.add_webhook(fixture.organisation, format).await;
         let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
         assert_eq!(webhook.format, format);
         let secret = SigningSecret::generate().unwrap();
