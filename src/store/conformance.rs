@@ -412,6 +412,28 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
 }
 
 #[tokio::test]
+async fn suppressions_are_listed_in_pages_that_follow_one_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = in_directory(&directory, START).await;
+    let address = |name: &str| SuppressedAddress::parse(&format!("{name}@example.org")).unwrap();
+    let names = ["ann", "bob", "cyd", "dan", "eve"];
+    for name in names {
+        let reason = SuppressionReason::Manual;
+        let new = Suppression { address: address(name), reason, since: START, cause: None };
+        store.suppress(None, new).await.unwrap();
+    }
+    let page = async |after: Option<&str>| {
+        let after = after.map(&address);
+        let page = store.suppressions(after.as_ref().map(|after| (None, after)), 2).await.unwrap();
+        let listed: Vec<_> = page.suppressions.into_iter().map(|(_, one)| one.address).collect();
+        (listed, page.next.map(|(_, next)| next))
+    };
+    assert_eq!(page(None).await, (["ann", "bob"].map(address).into(), Some(address("bob"))));
+    assert_eq!(page(Some("bob")).await, (["cyd", "dan"].map(address).into(), Some(address("dan"))));
+    assert_eq!(page(Some("dan")).await, (vec![address("eve")], None));
+}
+
+#[tokio::test]
 async fn a_message_that_an_operator_cancels_does_not_count_as_failed() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
@@ -563,6 +585,8 @@ async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     assert_eq!(unseen(&fixture.store, START).await, None);
+    let unset_clock = Timestamp::from_unix_millis(0);
+    assert_eq!(unseen(&fixture.store, unset_clock).await, None, "not even a loss of none");
     let mut pending = Vec::new();
     for _ in 0..5 {
         pending.push(fixture.new_message().await);
@@ -576,6 +600,7 @@ async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     let again = fixture.store.record(pending[0], 0, lost(START), START).await.unwrap();
     assert_eq!(again, Recorded::AlreadyFinal);
     assert_eq!(unseen(&fixture.store, START).await, Some((2, START)));
+    assert_eq!(fixture.store.metrics().bodies_lost(), 2);
     drop(fixture);
 
     let next = START.plus(Duration::from_mins(1));
@@ -609,7 +634,6 @@ async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
 }
 
 impl Store {
-    /// Makes a message's record one that cannot be read.
     /// Rows that find messages, once all is published.
     async fn rows_of_indexes(&self) -> u64 {
         match &self.engine {
@@ -621,6 +645,7 @@ impl Store {
         }
     }
 
+    /// Makes a message's record one that cannot be read.
     pub(super) async fn damage_message(&self, id: MessageId) {
         match &self.engine {
             Engine::Redb(engine) => engine.damage_message(id).await,

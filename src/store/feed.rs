@@ -142,17 +142,14 @@ impl Store {
             let range = KeyRange { end: Some(end), ..KeyRange::default() };
             let range = range.after((number, after.number()));
             let rows = self.rows(Table::Feed, range, step).await?;
-            let is_end = rows.len() < step;
             // Rows behind as many entries as were requested are not read for nothing.
             let mut left = rows.iter();
             let wanted = self.wanted(query, left.by_ref()).take(query.limit.max(1)).collect();
-            let (is_cut, read) = (left.len() > 0, rows.len() - left.len());
-            let last = rows[..read].last().map(|(last, _)| position_of(last));
+            let Some((last, _)) = rows[..rows.len() - left.len()].last() else { break };
             let (entries, full_at) = self.entries(query, wanted).await?;
-            let is_cut = is_cut || full_at.is_some();
-            after = full_at.or(last).unwrap_or(after);
+            after = full_at.unwrap_or(position_of(last));
             page = FeedPage { entries, next: after };
-            if !page.entries.is_empty() || (is_end && !is_cut) {
+            if !page.entries.is_empty() {
                 break;
             }
             if let Some(held) = slot.take() {

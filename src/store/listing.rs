@@ -230,6 +230,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use pillarbox_domain::clock_corrections::Correction;
     use pillarbox_domain::id::OrganisationId;
 
     #[test]
@@ -242,6 +243,25 @@ mod tests {
         assert!(Page { looked_at: MAX_ROWS, ..page() }.is_full());
         assert!(Page { bytes: MAX_BYTES, ..page() }.is_full());
         assert!(Page { limit: 0, ..page() }.is_full());
+        let began = |began| Page { looked_at: SURE_ROWS, began, ..page() };
+        assert!(!began(Instant::now() + MAX_TIME).is_full());
+        assert!(began(Instant::now().checked_sub(MAX_TIME).unwrap()).is_full());
+    }
+
+    #[test]
+    fn a_page_begins_with_the_first_record_that_is_retained_by_the_corrected_clock() {
+        let now = Timestamp::from_unix_millis(1_800_000_000_000);
+        let first = |corrections: Vec<Correction>| {
+            let window_now = WindowTime::new(now, &corrections.into());
+            bounds(&MessageFilter::default(), &window_now, 0).0
+        };
+        assert_eq!(first(Vec::new()), MessageId::first_of(now.minus(RECORD_RETENTION)));
+        // The clock began in 1970, and was set an hour later.
+        let zero = Timestamp::from_unix_millis(0);
+        let shift_millis = i64::try_from(now.unix_millis()).unwrap();
+        let set = Correction { from: zero.plus(Duration::from_hours(1)), shift_millis: 0 };
+        let corrections = vec![Correction { from: zero, shift_millis }, set];
+        assert_eq!(first(corrections), MessageId::first_of(zero), "nothing before it is too old");
     }
 
     #[tokio::test(start_paused = true)]

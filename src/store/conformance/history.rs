@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{START, in_directory};
+use super::{START, in_directory, in_memory};
 use crate::organisation_counts::OrganisationCounts;
 use crate::{CountsByOrganisation, History, Store};
 use pillarbox_domain::history::{Hour, HourSteps};
@@ -69,4 +69,29 @@ async fn only_so_many_organisations_have_rows_in_an_hour_and_the_total_has_all()
     assert_eq!(history.total, [accepted(300 * 301 + 151)]);
     assert_eq!(history.organisations.len(), 100);
     assert_eq!(history.organisations[&OrganisationId(300)], [accepted(601)]);
+    // Sent messages count as much as accepted ones for who has a row.
+    let next = Hour::from_number(hour.number() + 1);
+    let sent = OrganisationCounts { sent: 2, ..OrganisationCounts::default() };
+    let mut counts = of((1..=150).map(|id| (id, 1)));
+    counts.extend((151..=170).map(|id| (OrganisationId(id), sent)));
+    store.add_to_history(next, counts).await.unwrap();
+    let sums = store.history_by_organisation(HourSteps::until(next, 1, 1)).await.unwrap();
+    assert_eq!(sums.len(), 100);
+    assert!((151..=170).all(|id| sums[&OrganisationId(id)] == sent));
+}
+
+#[tokio::test]
+async fn many_rows_of_history_are_read_to_the_last() {
+    const HOURS: u32 = 101;
+    let directory = tempfile::tempdir().unwrap();
+    let store = in_memory(&directory, START).await;
+    let last = Hour::of(START);
+    for hour in last.number() + 1 - HOURS..=last.number() {
+        store
+            .add_to_history(Hour::from_number(hour), of((1..=100).map(|id| (id, 1))))
+            .await
+            .unwrap();
+    }
+    let sums = store.history_by_organisation(HourSteps::until(last, 1, HOURS)).await.unwrap();
+    assert_eq!(sums, of((1..=100).map(|id| (id, u64::from(HOURS)))));
 }

@@ -11,7 +11,7 @@ use pillarbox_domain::time::Timestamp;
 
 impl Fixture {
     /// Accepts a message of another organisation.
-    async fn new_message_of(&self, organisation: OrganisationId) -> MessageId {
+    pub(super) async fn new_message_of(&self, organisation: OrganisationId) -> MessageId {
         let (id, admitted) = (self.ids.next(START), self.admitted(None).await);
         let message = NewMessage::new(id, organisation, &admitted, START, START, || {});
         self.store.accept(message).await.unwrap().id()

@@ -78,6 +78,9 @@ async fn a_limit_takes_as_many_recipients_as_it_says_and_replays_are_free() {
     ));
     assert_eq!(fixture.used(Period::Day, START).await, 10);
     assert_eq!(left(fixture.ask(&[(None, 1)], START).await), 0);
+    let known = fixture.store.exceeded_limit(fixture.organisation, 1, || START).unwrap();
+    assert_eq!((known.limit, known.left), (10, 0), "what is known in memory refuses it before");
+    assert_eq!(fixture.store.exceeded_limit(fixture.organisation, 10, || START.plus(DAY)), None);
     let again = fixture.ask(&[(Some("second"), 2)], START).await.unwrap();
     assert!(matches!(again[..], [Accepted::Replayed(_)]), "{again:?}");
     // A key of a refused request is not bound.

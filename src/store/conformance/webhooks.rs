@@ -1,14 +1,18 @@
 //! Deliveries to endpoints, as the store keeps them.
 
-use crate::conformance::{Fixture, MILLISECOND, START, in_directory};
-use crate::rows::{KeyRange, Lock, Table};
+use crate::conformance::{Fixture, MILLISECOND, START, in_directory, in_memory};
+use crate::record::webhooks::encode_webhook;
+use crate::rows::{Key, KeyRange, Lock, Rows, Table};
 use crate::webhooks::remove_old;
-use crate::{Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded};
+use crate::{
+    Acknowledged, Acknowledgement, Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook,
+    WebhookAdded,
+};
 use pillarbox_domain::feed::{FeedPosition, FeedTypes};
 use pillarbox_domain::id::OrganisationId;
 use pillarbox_domain::webhook::{
-    EarlierSecrets, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookFormat, WebhookId,
-    WebhookUrl,
+    AttemptFailure, EarlierSecrets, PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook,
+    WebhookFormat, WebhookId, WebhookState, WebhookUrl,
 };
 
 impl Fixture {
@@ -130,6 +134,87 @@ async fn an_organisation_has_so_many_endpoints_whatever_others_have() {
     assert!(matches!(add(fixture.organisation).await, WebhookAdded::TooMany));
     let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
     assert!(matches!(add(other.id).await, WebhookAdded::Added(_)));
+}
+
+#[tokio::test]
+async fn all_organisations_together_have_so_many_endpoints() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_memory(&directory, START).await).await;
+    let added = fixture.webhook().await;
+    // As if the others had added the rest.
+    let copies = move |rows: &mut dyn Rows| {
+        for number in 2..=u32::try_from(MAX_WEBHOOKS).unwrap() {
+            let webhook = Webhook {
+                id: WebhookId(number),
+                organisation: OrganisationId(1_000 + number),
+                ..added.clone()
+            };
+            rows.put(Table::Webhooks, &Key::from(number), &encode_webhook(&webhook))?;
+        }
+        Ok(())
+    };
+    fixture.store.change(Lock::Directory, 1, copies).await.unwrap();
+    let add = || fixture.add_webhook(fixture.organisation, WebhookFormat::Standard);
+    assert!(matches!(add().await, WebhookAdded::TooMany));
+    assert_eq!(fixture.store.remove_webhook(WebhookId(7)).await.unwrap(), Change::Made);
+    assert!(matches!(add().await, WebhookAdded::Added(_)));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_says_it_is_gone_is_paused_unless_an_operator_paused_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let by_operator = WebhookState::Paused { by: PausedBy::Operator, since: START };
+    let later = START.plus(MILLISECOND);
+    let by_itself = WebhookState::Paused { by: PausedBy::Endpoint, since: later };
+    for (state, expected) in [(WebhookState::Active, by_itself), (by_operator, by_operator)] {
+        let id = fixture.webhook().await.id;
+        store.set_webhook_state(id, state).await.unwrap();
+        let gone = Acknowledgement { gone: Some(later), ..Acknowledgement::default() };
+        let done = store.acknowledge_deliveries(id, 0, gone).await;
+        assert_eq!(done, Ok(Acknowledged::Done));
+        assert_eq!(store.webhook(id).unwrap().state, expected);
+    }
+    assert_eq!(store.webhook(WebhookId(99)), None);
+}
+
+#[tokio::test]
+async fn a_sweep_removes_what_endpoints_have_left_in_bounded_steps() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let id = fixture.webhook().await.id;
+        let cursor = store.webhook_cursor(id).await.unwrap().unwrap();
+        let at = |offset| FeedPosition::from_number(cursor.position.number() + offset);
+        let last = Some((START, AttemptFailure::Status(500)));
+        let acknowledgement = Acknowledgement {
+            waiting: [1, 2, 3].map(|offset| waiting(at(offset))).into(),
+            failed: [4, 5]
+                .map(|offset| Redelivery { position: at(offset), attempts: 9, last })
+                .into(),
+            ..Acknowledgement::default()
+        };
+        let done = store.acknowledge_deliveries(id, cursor.generation, acknowledgement).await;
+        assert_eq!(done, Ok(Acknowledged::Done));
+        ids.push(id);
+    }
+    for removed in [ids[0], ids[2]] {
+        assert_eq!(store.remove_webhook(removed).await.unwrap(), Change::Made);
+    }
+    let mut swept = Vec::new();
+    while swept.last() != Some(&0) {
+        swept.push(store.sweep_webhooks(START.into(), 4).await.unwrap());
+    }
+    assert_eq!(swept, [2 + 4 + 4, 2, 0], "of each table four at once");
+    let left = store.waiting_deliveries(ids[1], 9).await.unwrap().deliveries.len();
+    assert_eq!((left, store.failed_deliveries(ids[1], 9).await.unwrap().len()), (3, 2));
+    for gone in [ids[0], ids[2]] {
+        assert_eq!(store.count_waiting_deliveries(gone).await.unwrap(), 0);
+        assert_eq!(store.failed_deliveries(gone, 9).await.unwrap(), []);
+    }
 }
 
 #[tokio::test]

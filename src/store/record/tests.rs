@@ -295,3 +295,18 @@ fn every_kind_of_step_reads_back_as_it_was_written() {
         assert_eq!(decode_step(&row).unwrap(), step);
     }
 }
+
+#[test]
+fn corrections_of_the_clock_have_a_beginning_each_in_their_order() {
+    let at = Timestamp::from_unix_millis;
+    let read = |beginnings: [u64; 2]| {
+        let corrections = beginnings.map(|from| Correction { from: at(from), shift_millis: 5 });
+        decode_time(&encode_time(&TimeRecord {
+            corrections: corrections.into(),
+            ..TimeRecord::at(at(9))
+        }))
+    };
+    assert_eq!(read([1, 2]).unwrap().corrections.len(), 2);
+    assert!(read([1, 1]).is_err());
+    assert!(read([2, 1]).is_err());
+}
