@@ -10,6 +10,7 @@ use pillarbox_domain::admission::Facts;
 use pillarbox_domain::api_key::ApiKeyHash;
 use pillarbox_domain::id::KeyId;
 use pillarbox_domain::mailbox::DomainName;
+use pillarbox_domain::message_terms::{MessageDefaults, Priority};
 use pillarbox_domain::organisation::{DomainState, KeyRights, Limits};
 use pillarbox_domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
 use pillarbox_domain::time::Timestamp;
@@ -50,22 +51,27 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_right_allows_the_sender_domains_of_its_key() {
+async fn a_right_has_the_sender_domains_and_defaults_of_its_key() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     fixture.put("other.example").await;
-    let rights = KeyRights { domains: ["example.com".to_owned()].into(), ..KeyRights::all() };
+    let defaults = MessageDefaults { priority: Priority::High, expires_in: None };
+    let domains = ["example.com".to_owned()].into();
+    let rights = KeyRights { domains, defaults, ..KeyRights::all() };
     let hash = ApiKeyHash([1; 32]);
     let new = NewApiKey { label: String::new(), expires_at: None, hash, rights };
     let key = store.add_api_key(organisation, new, START).await.unwrap().unwrap().id;
     let right = store.sending_right(organisation, Some(key), || START).unwrap();
+    assert_eq!(right.key(), Some(key));
     let facts = store.facts(organisation).by_right(&right);
+    assert_eq!(facts.defaults(), defaults);
     let domain = |name| DomainName::parse(name).unwrap();
     assert!(facts.allows_sender(&domain("example.com")));
     assert!(!facts.allows_sender(&domain("other.example")));
     assert_eq!(facts.verified_domains(), [domain("example.com")]);
     let right = store.sending_right(organisation, None, || START).unwrap();
+    assert_eq!(right.key(), None);
     assert!(store.facts(organisation).by_right(&right).allows_sender(&domain("other.example")));
 }
 

@@ -13,7 +13,7 @@ use pillarbox_domain::id::{MessageId, MessageIds};
 use pillarbox_domain::limits::RECORD_RETENTION;
 use pillarbox_domain::message::{Acceptance, Cancellation, Failure, FailureCode, Transition};
 use pillarbox_domain::time::Timestamp;
-use pillarbox_domain::timeline::{Step, StepKind};
+use pillarbox_domain::timeline::{Entry, Step, StepKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -63,6 +63,9 @@ async fn failed_attempts_and_ends_are_kept_as_they_happened() {
         next_attempt_at: Some(next),
     };
     assert_eq!(store.steps(id, START).await.unwrap(), std::slice::from_ref(&failed));
+    let message = store.message(id, START).await.unwrap().unwrap();
+    let timeline = store.timeline(&message, Vec::new(), START).await.unwrap();
+    assert_eq!(timeline, [Entry::Accepted(START), Entry::Step(failed.clone())]);
     let correction = |from, shift_millis| Correction { from, shift_millis };
     let corrections = [correction(START, 5_000), correction(next.plus(SECOND), 0)];
     let shown = store.steps(id, WindowTime::new(next.plus(SECOND), &corrections.into())).await;
@@ -125,9 +128,12 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     let [tried, new, proved] =
         [fixture.new_message().await, fixture.new_message().await, fixture.new_message().await];
     let organisation = fixture.organisation;
-    fixture.store.record(tried, 1, retry(None), START).await.unwrap();
+    let waiting = fixture.new_message().await;
+    for id in [tried, waiting] {
+        fixture.store.record(id, 1, retry(None), START).await.unwrap();
+    }
     drop(fixture);
-    let kept = BTreeSet::from([tried, new, proved]);
+    let kept = BTreeSet::from([tried, new, proved, waiting]);
     // Nothing was written about them in the second life.
     let mut later = START;
     for _ in 0..2 {
@@ -156,6 +162,9 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     store.record(new, 0, retry(None), last).await.unwrap();
     store.record(new, 1, sent(), last).await.unwrap();
     assert_eq!(words(&store, new).await, "restarted");
+    let cancelled = Cancellation::ByOperator.transition(Acceptance::Excluded);
+    store.record(waiting, 1, cancelled, last).await.unwrap();
+    assert_eq!(words(&store, waiting).await, "attempt_failed:1 restarted cancelled");
     let report = Report {
         message: Reference::Tag(proved),
         organisation: None,

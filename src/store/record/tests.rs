@@ -310,3 +310,14 @@ fn corrections_of_the_clock_have_a_beginning_each_in_their_order() {
     assert!(read([1, 1]).is_err());
     assert!(read([2, 1]).is_err());
 }
+
+#[test]
+fn an_idempotency_key_keeps_its_origin() {
+    for origin in [KeyOrigin::Client, KeyOrigin::Derived] {
+        let key = IdempotencyKey::from_stored(origin, "order-7");
+        let row = IdempotencyRow { organisation: 1, created_at: 2, key };
+        let encoded = row.encode();
+        let read = IdempotencyRow::decode(&encoded).unwrap();
+        assert_eq!((read.organisation, read.created_at, read.key), (1, 2, key));
+    }
+}
