@@ -73,7 +73,7 @@ fn one(kept: &[pillarbox_store::DeadLetter], id: &str) -> Result<pillarbox_store
     match (found.next(), found.next()) {
         (Some(letter), None) => Ok(letter.clone()),
         (Some(_), Some(_)) => Err(Refusal::new(format!(
-            "several dead letters have ids that begin with {id:?}; give more of it"
+            "several dead letters have ids that begin with {id:?}; give more of the id"
         ))),
         (None, _) => Err(Refusal::new(format!(
             "there is no dead letter {id:?}; to list them: pillarbox dead-letter list"

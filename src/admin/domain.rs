@@ -233,7 +233,7 @@ impl Admin {
             )));
         }
         self.ses(CHECK_LATER)?.identity(name).await.map_err(|error| {
-            Refusal::new(format!("{error}. Nothing was changed; correct that and try again"))
+            Refusal::new(format!("{error}. Nothing was changed; correct the error and try again"))
         })
     }
 
@@ -260,8 +260,8 @@ impl Admin {
             "start the service and add the domain then, or add it now with --assume-verified to \
              skip SES",
         )?;
-        let advice = "The domain was not added. Correct that and add it again, or add it with \
-                      --assume-verified to skip SES";
+        let advice = "The domain was not added. Correct the error and add it again, or add it \
+                      with --assume-verified to skip SES";
         let failed = |error: CallError| Refusal::new(format!("{error}. {advice}"));
         ses.create_identity(name).await.map_err(failed)?;
         if let Some(mail_from) = mail_from {

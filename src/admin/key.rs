@@ -129,7 +129,7 @@ fn rights(call: &KeyAdd) -> Result<KeyRights> {
     }
     rights.domains = call.domains.iter().map(domain).collect::<Result<_, _>>()?;
     if rights.domains.len() > MAX_DOMAINS {
-        return Err(Refusal::new(format!("a key is for at most {MAX_DOMAINS} domains")));
+        return Err(Refusal::new(format!("a key is valid for at most {MAX_DOMAINS} domains")));
     }
     if let Some(text) = &call.priority {
         let known = Priority::ALL.into_iter().find(|priority| priority.as_str() == text);

@@ -187,7 +187,7 @@ impl ServiceFacts {
             return Err(Refusal::new(format!(
                 "the installed program, version {}, does not read the bodies of pending messages: it \
                  reads formats up to {}, and they have {ARENA_FORMAT}; nothing was changed. To go \
-                 back to it, stop the service, which sends what it can, and start it",
+                 back, stop the service, which sends what it can, and start it again",
                 check.version, check.arena_format
             )));
         }

@@ -126,8 +126,8 @@ impl StoreHealth {
             Self::Writable | Self::Refusing => None,
             Self::FileGone => Some((
                 "the data file is gone",
-                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
-                 the service: it writes a copy of its data in place of the file",
+                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then stop \
+                 and start the service: it writes a copy of its data in place of the file",
             )),
             Self::FileReplaced => Some((
                 "the data file is not the one that the service has open",

@@ -80,7 +80,7 @@ impl Places {
         let before = (self.parts.len() - 1) * PLACES;
         let part = self.parts.last_mut().expect("one was added");
         part.push(place);
-        Slot::try_from(before + part.len() - 1).expect("less than 2^32 records are pending")
+        Slot::try_from(before + part.len() - 1).expect("fewer than 2^32 records are pending")
     }
 
     fn free(&mut self, slot: Slot) {
@@ -98,7 +98,7 @@ impl Places {
 }
 
 fn block_of(offset: u64) -> u32 {
-    u32::try_from(offset / BLOCK_BYTES).expect("an arena has less than 2^32 blocks")
+    u32::try_from(offset / BLOCK_BYTES).expect("an arena has fewer than 2^32 blocks")
 }
 
 /// Returns the offset of a block, in bytes.

@@ -329,7 +329,7 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
     lines.extend(of_unknown_outcome.map(|(name, calls, got)| {
         let text = format!(
             "{} of the last 5 minutes got {got}. sending.on_unknown decides whether such messages \
-             are sent again, perhaps twice, or fail",
+             are sent again and may then arrive twice, or fail",
             several(calls, "call")
         );
         (name, text)

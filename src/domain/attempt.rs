@@ -203,8 +203,8 @@ impl ProblemKind {
             ),
             Self::QuotaExhausted => (
                 FailureCode::ProviderQuotaExhausted,
-                "the provider's daily quota is used up; the message waits until there is quota \
-                 again",
+                "the provider's daily quota is used up; the message waits until the quota has \
+                 room again",
             ),
             Self::AccountPaused => (
                 FailureCode::SendingPaused,

@@ -462,7 +462,7 @@ fn checked_headers<'a>(
         };
         // RFC 5322 section 2.2: printable ASCII without the colon.
         if !name.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
-            return wrong("a header name is printable ASCII without spaces and colons".to_owned());
+            return wrong("a header name is printable ASCII without spaces or colons".to_owned());
         }
         if !(1..=MAX_HEADER_NAME_CHARS).contains(&name.len()) {
             return wrong(format!("a header name has 1 to {MAX_HEADER_NAME_CHARS} characters"));

@@ -117,12 +117,12 @@ impl fmt::Display for Exceeded {
             None => write!(
                 f,
                 "the request has more recipients than the {limit} that your organisation may send \
-                 to in a {period}; split it"
+                 to in one {period}; split it"
             ),
             Some((end, _)) => write!(
                 f,
-                "your organisation may send to {limit} recipients in a {period} and has {left} left; \
-                 the {period} ends at {end}"
+                "your organisation may send to {limit} recipients in one {period} and has {left} \
+                 left; the {period} ends at {end}"
             ),
         }
     }
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(exceeded.retry, Some((next, Duration::from_secs(45))), "44.5 s, whole seconds");
         assert_eq!(
             exceeded.to_string(),
-            "your organisation may send to 3 recipients in a minute and has 1 left; the minute ends \
-             at 2026-11-21T12:31:00.000Z"
+            "your organisation may send to 3 recipients in one minute and has 1 left; the minute \
+             ends at 2026-11-21T12:31:00.000Z"
         );
         assert_eq!(usage.exceeded(&Limits { per_minute: Some(1), ..limits }, 0, now), None);
         let alone_it_fits = usage.exceeded(&limits, 3, now).unwrap();
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!((alone.period, alone.retry), (Period::Minute, None));
         let shown = alone.to_string();
         assert!(
-            shown.ends_with("the 3 that your organisation may send to in a minute; split it"),
+            shown.ends_with("the 3 that your organisation may send to in one minute; split it"),
             "{shown}"
         );
         usage.add(1);

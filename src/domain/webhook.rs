@@ -52,7 +52,7 @@ pub enum BadWebhookUrl {
     #[error("it is longer than {MAX_URL_CHARS} characters")]
     TooLong,
     /// It is not a URL.
-    #[error("it is not a URL; write it as in https://app.example.com/webhooks")]
+    #[error("it is not a URL; give one such as https://app.example.com/webhooks")]
     NotAUrl,
     /// Its scheme is neither `http` nor `https`.
     #[error("its scheme is neither https nor http")]

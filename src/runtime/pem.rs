@@ -60,7 +60,7 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
         let reason = if has(&file, b"BEGIN CERTIFICATE") && !has(&file, b"PRIVATE KEY-----") {
             "there is a certificate in it and no private key; are the two files swapped?"
         } else {
-            "it contains no private key in PEM form that needs no password"
+            "it contains no unencrypted private key in PEM form"
         };
         reason.to_owned()
     })

@@ -39,7 +39,7 @@ pub enum BadProxy {
     /// It is not a URL, or has more than a server's address in it.
     #[error(
         "the URL of a proxy is http:// with a host, a port and, if needed, a user and a password; \
-         write characters such as @, :, / and # in them in percent-encoding"
+         percent-encode characters such as @, :, / and # in them"
     )]
     NotAServer,
 }

@@ -138,7 +138,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
         (Some(_), _) => None,
         (None, Some(directory)) => Some(TemporaryDirectory(directory)),
         (None, None) => Some(TemporaryDirectory::new().map_err(|source| {
-            let what = "cannot make a temporary directory; name another one with --data-dir";
+            let what = "cannot make a temporary directory; give another directory with --data-dir";
             ServiceError::System { what, source }
         })?),
     };
@@ -383,7 +383,7 @@ async fn add_webhook(store: &Store, url: WebhookUrl) -> Result<Webhook, ServiceE
     match added.map_err(|error| failed(io::Error::other(error)))? {
         WebhookAdded::Added(webhook) => Ok(*webhook),
         WebhookAdded::NoOrganisation | WebhookAdded::TooMany => {
-            let reason = "the organisation has too many; pillarbox webhook remove ID removes one";
+            let reason = "there are too many endpoints; remove one: pillarbox webhook remove ID";
             Err(failed(io::Error::other(reason)))
         }
     }

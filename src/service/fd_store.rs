@@ -54,7 +54,7 @@ impl fmt::Display for NotKept {
                 "the service manager still keeps bodies that this process cannot use"
             }
             Self::Failed(error) => {
-                return write!(f, "the service manager could not be given the memory: {error}");
+                return write!(f, "the bodies could not be given to the service manager: {error}");
             }
         })
     }

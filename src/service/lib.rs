@@ -360,13 +360,13 @@ impl Service {
         let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
         let rest = self.rest();
+        let fate = run::fate(rest, "the messages that are left");
         if pending > 0 {
             info!(
                 pending,
                 ?drain,
                 "stopping: pending messages are sent first. A second signal (Ctrl-C again) stops \
-                 at once, and the next start {} the messages that are left",
-                run::fate(rest)
+                 at once, and the next start {fate}"
             );
         } else {
             info!("stopping. A second signal (Ctrl-C again) stops at once");
@@ -375,10 +375,7 @@ impl Service {
         let end =
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
-            error!(
-                "the stop took too long; the next start {} the messages that are left",
-                run::fate(rest)
-            );
+            error!("the stop took too long; the next start {fate}");
             if rest == Rest::Kept {
                 queue.bodies().leave();
             }
@@ -403,7 +400,7 @@ impl Service {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
-            error!("messages are still being accepted; the next start {} them", run::fate(rest));
+            error!("messages are still being accepted; the next start {}", run::fate(rest, "them"));
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until, rest });

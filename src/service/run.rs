@@ -140,17 +140,17 @@ pub(super) async fn stop(service: Service, mut signals: Signals, clean_up: impl 
         bodies_lost = service.stop() => bodies_lost,
         () = signals.next() => {
             let unsent = queue.pending().messages;
-            warn!(unsent, "stopped at once; the next start {} all that is not sent", fate(rest));
+            warn!(unsent, "stopped at once; the next start {}", fate(rest, "all that is not sent"));
             clean_up();
             process::exit(ENDED_AT_ONCE);
         }
     }
 }
 
-/// Handling by the next start of messages that this process does not send.
-pub(super) fn fate(rest: Rest) -> &'static str {
+/// Handling by the next start of messages, named by `what`, that this process does not send.
+pub(super) fn fate(rest: Rest, what: &str) -> String {
     match rest {
-        Rest::Kept => "continues with",
-        Rest::Lost => "marks as failed",
+        Rest::Kept => format!("continues with {what}"),
+        Rest::Lost => format!("marks {what} as failed"),
     }
 }

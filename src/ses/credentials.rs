@@ -354,7 +354,7 @@ fn converted(request: HttpRequest) -> Result<reqwest::Request, ConnectorError> {
     let (parts, body) = request.into_parts();
     // A streamed body has no bytes; no credential provider sends one.
     let body = body.bytes().map(Bytes::copy_from_slice).ok_or_else(|| {
-        ConnectorError::user("a streamed body, where credential providers send none".into())
+        ConnectorError::user("a streamed body, which credential providers do not send".into())
     })?;
     reqwest::Request::try_from(http::Request::from_parts(parts, body))
         .map_err(|error| ConnectorError::user(error.into()))

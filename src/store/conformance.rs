@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::limits::ALL_ORGANISATIONS;
+use crate::rows::{Lock, Rows, Table};
+use crate::suppressions;
 use crate::{
     AcceptError, Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage,
     NodeIdentity, NodePlace, PostgresServer, Reference, Report, Store, StoreError, StoreId,
@@ -434,6 +437,21 @@ async fn suppressions_are_listed_in_pages_that_follow_one_another() {
 }
 
 #[tokio::test]
+async fn a_suppression_that_cannot_be_read_is_told_until_it_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = in_directory(&directory, START).await;
+    let address = SuppressedAddress::parse("bob@example.org").unwrap();
+    let key = suppressions::key(ALL_ORGANISATIONS, &address);
+    let damage = move |rows: &mut dyn Rows| rows.put(Table::Suppressions, &key, b"?");
+    store.change(Lock::Rows, 1, damage).await.unwrap();
+    let page = store.suppressions(None, 10).await.unwrap();
+    assert_eq!((page.suppressions, page.damaged), (vec![], vec![(None, address.clone())]));
+    assert_eq!(store.damage().rows().len(), 1);
+    assert_eq!(store.unsuppress(None, address).await.unwrap(), Change::Made);
+    assert_eq!(store.damage().rows().len(), 0);
+}
+
+#[tokio::test]
 async fn a_message_that_an_operator_cancels_does_not_count_as_failed() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
@@ -486,6 +504,12 @@ async fn a_suppression_for_all_organisations_is_one_of_each_and_its_own_row() {
     let scopes: Vec<_> = store.suppressions(None, 10).await.unwrap().suppressions;
     let scopes: Vec<_> = scopes.into_iter().map(|(organisation, _)| organisation).collect();
     assert_eq!(scopes, [None, Some(other)]);
+    let of = async |organisation| {
+        let found = store.suppressions_of(organisation, &address).await.unwrap();
+        found.into_iter().map(|(organisation, _)| organisation).collect::<Vec<_>>()
+    };
+    assert_eq!(of(other).await, [Some(other), None]);
+    assert_eq!(of(fixture.organisation).await, [None]);
     for removed in [None, Some(other)] {
         for of in [fixture.organisation, other] {
             let is_left = removed.is_none() || of == other;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Largest number of dead letters that are kept; beyond it, the oldest are deleted.
 pub(super) const MAX_DEAD_LETTERS: usize = 1_000;
 /// Name of dead letters in the log.
-pub(super) const DEAD_LETTERS: &str = "unreadable documents";
+pub(super) const DEAD_LETTERS: &str = "dead letters";
 /// Largest number of unmatched events that wait; beyond it, the oldest are deleted.
 pub(super) const MAX_UNMATCHED: usize = 10_000;
 /// Name of unmatched events in the log.

@@ -57,9 +57,9 @@ impl Store {
         let row = read_engine!(self, engine => engine.message_row(id))?;
         let Some((row, calling)) = row else { return Ok(None) };
         let read = decode_message(id, &row).in_table(Table::Messages, id);
-        let message = read.map_err(|row| self.damaged_row(row))?;
-        let calling = calling.or(message.calling);
-        Ok(listing::visible(Message { calling, ..message }, &window_now.into()))
+        let mut message = read.map_err(|row| self.damaged_row(row))?;
+        message.calling = calling.or(message.calling);
+        Ok(listing::visible(message, &window_now.into()))
     }
 
     /// Returns the idempotency key that a client gave with a message, as long as it is kept as

@@ -381,7 +381,7 @@ async fn recover(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
             Ok(messages) => {
                 tracing::warn!(messages, "messages failed because their node ended");
             }
-            Err(error) => tracing::debug!(%error, "messages of dead nodes wait"),
+            Err(error) => tracing::debug!(%error, "messages of dead nodes stay pending"),
         }
     }
 }

@@ -287,7 +287,7 @@ impl Shared {
             None => tracing::info!(%path, "the data file is in its place again"),
             Some(FileLoss::Gone) => tracing::error!(
                 %path, "the data file is gone: new messages are refused; put it back if it was \
-                 moved, else run: pillarbox backup FILE, then restart the service"
+                 moved, otherwise run: pillarbox backup FILE, then stop and start the service"
             ),
             Some(FileLoss::Replaced) => tracing::error!(
                 %path, "the data file is not the one that is open: new messages are \

@@ -75,7 +75,7 @@ pub enum ImportError {
     NotEmpty,
     #[error("PostgreSQL: {0}")]
     Server(String),
-    #[error("the database did not confirm that it, and its standby, stored everything")]
+    #[error("the database did not confirm that it and its standby stored everything")]
     Unanswered,
     #[error("the source is not a data file")]
     SameEngine,

@@ -56,8 +56,8 @@ fn standby(database: &DatabaseStatus) -> Finding {
             ABOUT,
             "a commit is only on the server's disk: if that machine is lost, accepted messages are \
              lost with it",
-            "give the server a synchronous standby (synchronous_standby_names), or use a service \
-             that stores each commit twice and ignore this",
+            "give the server a synchronous standby (synchronous_standby_names), or use a \
+             database service that stores each commit twice, and ignore this warning",
         ),
         Standby::Lost => Finding::not_ok(
             ABOUT,
@@ -116,7 +116,7 @@ fn cleaning(database: &DatabaseStatus) -> Option<Finding> {
 fn node(node: &NodeStatus) -> Finding {
     let about = format!("node {}", node.name);
     let itself = match node.seen_from {
-        SeenFrom::Itself => ", the one that answers",
+        SeenFrom::Itself => " (it answers this command)",
         SeenFrom::Another => "",
     };
     let message = format!("pillarbox {}{itself}", node.version);
@@ -167,8 +167,8 @@ fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
             "longest calls",
             format!(
                 "calls of node {} may still run {} after its last sign of life, but those of node \
-                 {} only {}. The other nodes wait for a node's own time before they treat it as \
-                 dead, even if cluster.dead_after is shorter",
+                 {} only {}. Before the other nodes treat a node as dead, they wait until none of its \
+                 calls can still run, even if cluster.dead_after is shorter",
                 longest.name,
                 said(longest),
                 shortest.name,

@@ -221,8 +221,8 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     ),
     warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
         "All calls for an organisation fail, but calls for others do not; its messages wait",
-        "The service tries one of its messages at a time, until SES accepts one. Check what it \
-         sends: pillarbox message list --status queued --org ORG",
+        "The service tries one message of the organisation at a time, until SES accepts one. Check \
+         what the organisation sends: pillarbox message list --status queued --org ORG",
         |s, found| for (id, message) in &s.sending.paused_organisations {
             let name = s.name(*id);
             let fail = format!("All calls for {name} fail");
@@ -271,7 +271,7 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     warning("outcomes_unknown", Rules(&["PillarboxOutcomesUnknown"]),
         "Calls got no answer or a server error: the provider may have the messages",
         "Check the network to SES. sending.on_unknown decides whether such messages are sent \
-         again, perhaps twice, or fail",
+         again and may then arrive twice, or fail",
         |s, found| {
             let recent = &s.sending.recent_calls;
             let got = [(recent.unanswered, "no answer"), (recent.unclear, "a server error")];
@@ -383,8 +383,8 @@ pub(super) static OBSERVED: [Definition; 30] = [
         },
     ).found_by_each_node(),
     warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
-        "Delivery events were set aside as dead letters: they could not be read in full, or name a \
-         test organisation",
+        "Delivery events were set aside as dead letters: they could not be read in full, or they \
+         name a test organisation",
         "Open each: pillarbox dead-letter list, then pillarbox dead-letter show ID. If it is a \
          bounce or a complaint, suppress its recipients by hand. If it is not from SES, find out \
          what else writes to the SQS queue; if it names a test organisation, find out what else \
@@ -585,9 +585,9 @@ pub(super) static OBSERVED: [Definition; 30] = [
     warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used",
         "If they belong to another data directory, database or node, start the service with the \
-         configuration of that one; the service then sends their messages. Otherwise their \
-         messages have failed; discard the bodies: pillarbox bodies drop. Until then, the service \
-         manager keeps no bodies of this process",
+         configuration of that directory, database or node; the service then sends their messages. \
+         Otherwise their messages have failed; discard the bodies: pillarbox bodies drop. Until \
+         then, the service manager keeps no bodies of this process",
         |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
             found.says(format!("Bodies of an earlier process cannot be used: {why}"));
         },

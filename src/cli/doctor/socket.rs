@@ -176,9 +176,9 @@ fn bodies(bodies: &Bodies) -> Finding {
             ABOUT,
             format!("{summary}. Those of an earlier process cannot be used: {why}"),
             "if they belong to another data directory, database or node, start the service with \
-             the configuration of that one, so that it sends their messages; otherwise discard \
-             them: pillarbox bodies drop. Until then, the service manager keeps no bodies of this \
-             process",
+             the configuration of that directory, database or node, so that it sends their \
+             messages; otherwise discard them: pillarbox bodies drop. Until then, the service \
+             manager keeps no bodies of this process",
         ),
         None => Finding::ok(ABOUT, summary),
     }

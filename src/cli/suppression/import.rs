@@ -212,7 +212,7 @@ impl Pass<'_> {
         if session.format == Format::People {
             let cause = cause(&rule);
             let is_told = self.causes.contains_key(cause) || self.causes.len() < MAX_CAUSES;
-            let cause = if is_told { cause } else { "for other causes" };
+            let cause = if is_told { cause } else { "for other reasons" };
             let refused = self.causes.entry(cause.to_owned()).or_default();
             *refused += 1;
             if *refused <= MAX_SHOWN {

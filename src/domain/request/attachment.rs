@@ -95,7 +95,7 @@ fn checked(draft: AttachmentDraft<'_>) -> Result<Attachment<'_>, FieldError> {
     }
     if draft.content_id.is_some_and(|text| !is_content_id(text)) {
         let rule = format!(
-            "must be 1 to {MAX_CONTENT_ID_CHARS} printable ASCII characters without spaces, < and >"
+            "must be 1 to {MAX_CONTENT_ID_CHARS} printable ASCII characters without spaces, < or >"
         );
         return Err(FieldError::new("content_id", rule));
     }

@@ -44,7 +44,7 @@ async function open(wanted) {
     find("document-title").textContent = `Document ${letter.id.slice(0, 12)}`;
     find("document-fields").replaceChildren(
       ...field("Id", ...copied(letter.id, "the document's id")), ...field("Received", when(letter.receivedAt)), ...field("Why it was set aside", letter.reason),
-      ...field("Length", `${count(letter.length)} bytes`), ...field("What to do", "If it is a bounce or a complaint, suppress its recipients by hand. Then delete it"),
+      ...field("Length", `${count(letter.length)} bytes`), ...field("What to do", "If it is a bounce or a complaint, suppress its recipients by hand. If it names a test organisation, find out what else sends with that name. Then delete it"),
       ...field("Delete it", ...copied(`pillarbox dead-letter clear ${letter.id}`, "the command that deletes the document")));
     find("document-text").textContent = letter.document;
     find("documents-note").textContent = "";

@@ -65,7 +65,7 @@ function draw(message) {
     ...field("Error", message.error && `${message.error.code}: ${message.error.message}`),
     ...(sesMessageId ? field("Provider's id", ...copied(sesMessageId, "the provider's id"), ...captured) : []),
     ...(idempotencyKey ? field("Idempotency key", ...copied(idempotencyKey, "the idempotency key")) : []),
-    ...field("Metadata", ...Object.entries(metadata ?? {}).flatMap(([name, value], index) => [index > 0 ? "\n" : "", link(`${name}: ${value}`, address("messages", { search: `${name}:${value}` }), { title: "Show all messages with this" })])));
+    ...field("Metadata", ...Object.entries(metadata ?? {}).flatMap(([name, value], index) => [index > 0 ? "\n" : "", link(`${name}: ${value}`, address("messages", { search: `${name}:${value}` }), { title: "Show all messages with this metadata" })])));
   find("timeline").replaceChildren(...entries(message));
   // The title is known only now.
   dispatchEvent(new Event("titled"));

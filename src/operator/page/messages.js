@@ -40,7 +40,7 @@ const form = find("search").elements;
 const table = find("message-rows");
 const counter = new Counter(tell);
 form.outcome.append(...Object.keys(OUTCOMES).map((outcome) => element("option", outcome === "sent" ? "sent, no event yet" : outcome, { value: outcome })));
-form.outcome.append(element("option", "sent, with any event", { value: ALL_SENT }));
+form.outcome.append(element("option", "sent, with or without an event", { value: ALL_SENT }));
 
 find("search").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -93,7 +93,7 @@ impl Failure {
             Self::Call { action, error } if is_denial(&error) => {
                 let who = caller.map_or("these credentials", |caller| caller.arn.as_str());
                 Outcome::Failed(format!(
-                    "{error}; {who} does not have the permission {action}: attach the policy for \
+                    "{error}; {who} must have the permission {action}: attach the policy for \
                      the set-up, which --dry-run prints"
                 ))
             }

@@ -48,6 +48,9 @@ async fn what_is_added_to_an_hour_adds_up_and_survives_a_restart() {
     store.add_to_history(hour, [(OrganisationId(3), sent)].into()).await.unwrap();
     let one = last_hours(&store, 3, 1).await;
     assert_eq!(one.organisations.into_keys().collect::<Vec<_>>(), [OrganisationId(3)]);
+    store.add_to_history(hour, of([(4, 12)])).await.unwrap();
+    let one = last_hours(&store, 3, 1).await;
+    assert_eq!(one.organisations.into_keys().collect::<Vec<_>>(), [OrganisationId(4)]);
 }
 
 #[tokio::test]

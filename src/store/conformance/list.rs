@@ -52,6 +52,7 @@ async fn an_organisation_lists_its_own_newest_first_in_pages() {
     assert_eq!(all(&fixture.store, &MessageFilter::default(), 7).await.len(), 20);
     let page = fixture.store.list(mine, 10, START).await.unwrap();
     assert_eq!(page.next, None, "a page that reaches the end says so");
+    assert!(page.looked_at >= own.len(), "{}", page.looked_at);
 }
 
 #[tokio::test]

@@ -281,7 +281,7 @@ impl Connector {
                     // "canceling wait for synchronous replication": the commit is on this server, but
                     // may not be on the standby (PostgreSQL, syncrep.c).
                     Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
-                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                        tracing::warn!(message = notice.message(), "PostgreSQL sent a warning");
                         counted.fetch_add(1, Ordering::SeqCst);
                     }
                     Ok(_) => {}

@@ -256,7 +256,7 @@ impl Node {
             tracing::error!(
                 node = self.identity.name,
                 "the other nodes treated this node as dead and failed the messages that it held; \
-                 this node stops, so that it is started again"
+                 this node stops, so that the supervisor starts it again"
             );
         }
     }

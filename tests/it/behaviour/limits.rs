@@ -68,7 +68,7 @@ async fn a_limit_of_a_day_holds_for_every_way_in() {
     assert_eq!((status, error["code"].as_str()), (429, Some("QuotaExceeded")), "{error}");
     assert!(wait.is_some_and(|wait| (1..=3_600).contains(&wait)), "{wait:?}");
     let said = error["message"].as_str().unwrap();
-    assert!(said.contains("10 recipients in a day") && said.contains("5 left"), "{said}");
+    assert!(said.contains("10 recipients in one day") && said.contains("5 left"), "{said}");
     assert!(said.contains("T00:00:00.000Z"), "it says when: {said}");
     let (status, wait, error) = post(&server, "/emails", &to(11)).await;
     assert_eq!((status, wait), (429, None), "alone larger than the limit: {error}");

@@ -45,7 +45,7 @@ async fn a_stop_that_waits_says_what_a_second_signal_does() {
     }
     let (code, log) = stop(server).await;
     assert_eq!(code, Some(1), "{log}");
-    assert!(log.contains("the next start marks as failed all that is not sent unsent=1"), "{log}");
+    assert!(log.contains("the next start marks all that is not sent as failed unsent=1"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
