@@ -120,7 +120,7 @@ mod tests {
             assert!(reason.contains(words), "{reason}");
         }
         for (file, words) in [
-            (&b""[..], "it contains no private key"),
+            (&b""[..], "it contains no unencrypted private key"),
             (b"\x30\x82\x01\x00", "openssl pkey"),
             (mark_16, "UTF-16"),
             (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "swapped"),

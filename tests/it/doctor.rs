@@ -382,7 +382,11 @@ async fn listeners_of_smtp_are_asked_and_a_mistake_about_them_is_named() {
     examined.says("certificate file", "ok", "with its key");
     examined.says(SMTP, "ok", "after STARTTLS");
     std::fs::write(&files.key, "no key").unwrap();
-    doctor(&site, &[]).await.says("certificate file", "notOk", "it contains no private key");
+    doctor(&site, &[]).await.says(
+        "certificate file",
+        "notOk",
+        "it contains no unencrypted private key",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
