@@ -30,8 +30,9 @@ pub(super) fn mailboxes(value: &[u8]) -> Option<Vec<FieldMailbox>> {
     if value.len() > MAX_BYTES {
         return None;
     }
+    let folded = std::str::from_utf8(value).ok()?;
     // Unfolding (RFC 5322, section 2.2.3).
-    let value = std::str::from_utf8(value).ok()?.replace("\r\n", "").replace('\t', " ");
+    let value = folded.replace("\r\n", "").replace('\t', " ");
     if value.contains(char::is_control) {
         return None;
     }
@@ -46,7 +47,8 @@ pub(super) fn mailboxes(value: &[u8]) -> Option<Vec<FieldMailbox>> {
             End::OfMailbox => {}
         }
     }
-    are_read_alike(&value, &found).then_some(found)
+    // Another parser may read it with its folds, and then end a comment elsewhere.
+    (are_read_alike(&value, &found) && are_read_alike(folded, &found)).then_some(found)
 }
 
 /// Returns the addresses of a field that names mailboxes, in the form in which addresses are compared.
@@ -364,6 +366,17 @@ mod tests {
             ("a@x..org", &["a@x..org"], false),
         ] {
             assert_eq!(are_read_alike(value, &ours(addresses)), is_alike, "{value}");
+        }
+    }
+
+    #[test]
+    fn another_parser_reads_the_field_as_it_was_folded() {
+        for (value, is_read) in [
+            ("(a \\\r\n ) \"b, <c@x.org>\" <d@x.org>", false),
+            ("(a \\ ) \"b, <c@x.org>\" <d@x.org>", true),
+            ("(a\r\n ) \"b,\r\n\t<c@x.org>\" <d@x.org>", true),
+        ] {
+            assert_eq!(mailboxes(value.as_bytes()).is_some(), is_read, "{value:?}");
         }
     }
 
