@@ -249,6 +249,18 @@ mod tests {
     }
 
     #[test]
+    fn a_page_counts_its_rows_and_the_bytes_of_those_that_it_shows() {
+        // The instant at which the message was accepted.
+        let now = Timestamp::from_unix_millis(1);
+        let row = b"\x01\x01\x01\x05a@b.c\x01\x05d@e.f\x02Hi\x00\x00\x00\x00\x00";
+        let mut page = Page::new(MessageFilter::default(), 9, now.into(), 0);
+        for shown in 1..=2 {
+            page.look_at(MessageId::first_of(now), Some(row), &Damage::default());
+            assert_eq!((page.looked_at, page.bytes), (shown, shown * row.len()));
+        }
+    }
+
+    #[test]
     fn a_page_begins_with_the_first_record_that_is_retained_by_the_corrected_clock() {
         let now = Timestamp::from_unix_millis(1_800_000_000_000);
         let first = |corrections: Vec<Correction>| {
