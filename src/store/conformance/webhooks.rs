@@ -120,6 +120,7 @@ async fn a_delivery_waits_fails_and_is_delivered_again_on_demand() {
     assert_eq!(redeliver(id, 4).await, Some(Change::None), "it was not attempted yet");
     assert_eq!(redeliver(id, 1).await, Some(Change::Made));
     assert_eq!(found().await, (vec![at(1), at(3)], vec![at(2)]));
+    assert_eq!(redeliver(id, 3).await, Some(Change::Made), "the last one that was attempted");
     assert_eq!(redeliver(WebhookId(99), 1).await, None);
 }
 
