@@ -47,8 +47,9 @@ pub(super) fn mailboxes(value: &[u8]) -> Option<Vec<FieldMailbox>> {
             End::OfMailbox => {}
         }
     }
+    let is_alike = |text: &str| are_read_alike(text, &found);
     // Another parser may read it with its folds, and then end a comment elsewhere.
-    (are_read_alike(&value, &found) && are_read_alike(folded, &found)).then_some(found)
+    (is_alike(&value) && (value == folded || is_alike(folded))).then_some(found)
 }
 
 /// Returns the addresses of a field that names mailboxes, in the form in which addresses are compared.

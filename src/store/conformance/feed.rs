@@ -318,6 +318,7 @@ async fn entries_keep_their_order_if_the_clock_is_set_back() {
 /// As applications do it: each asks for entries behind the last one that it has seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twice() {
+    // Together more than the first two looks at a feed take, even if the second takes a quarter.
     const EACH: usize = 170;
     let (_directory, fixture) = fixture().await;
     let fixture = std::sync::Arc::new(fixture);
