@@ -171,6 +171,7 @@ async fn a_file_without_the_table_gets_it_and_a_damaged_row_costs_itself_alone()
     let history = last_hours(&store, 1, 5).await;
     assert_eq!(history.organisations[&OrganisationId(1)], [accepted(4)], "it is written anew");
     drop(store);
-    let rows = redb::Database::open(&path).unwrap().begin_read().unwrap();
+    let database = redb::Database::open(&path).unwrap();
+    let rows = database.begin_read().unwrap();
     assert_eq!(rows.open_table(tables::HISTORY).unwrap().len().unwrap(), 3);
 }
