@@ -96,8 +96,10 @@ impl Store {
         events: Vec<Event>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Vec<Entry>, StoreError> {
+        // Before the steps: it may become one of them in between, which then shows it.
+        let restarted_at = self.memory().restarts.untold(message.id);
         let steps = self.steps(message.id, window_now).await?;
-        Ok(timeline(message, steps, events, self.memory().restarts.untold(message.id)))
+        Ok(timeline(message, steps, events, restarted_at))
     }
 
     /// Steps of a message's timeline, in their order.

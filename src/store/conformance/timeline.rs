@@ -183,6 +183,32 @@ async fn a_restart_is_told_with_the_next_row_and_by_no_start() {
     assert_eq!(words(&fixture.store, own).await, "attempt_failed:1");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_shows_also_while_it_is_being_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let mut ids = BTreeSet::new();
+    for _ in 0..300 {
+        ids.insert(fixture.new_message().await);
+    }
+    drop(fixture);
+    let (store, ..) = reopened_with(&directory, |_| ids.clone(), START).await;
+    for id in ids {
+        let message = store.message(id, START).await.unwrap().unwrap();
+        let writer = store.clone();
+        let record = async move { writer.record(id, 1, retry(None), START).await.unwrap() };
+        let record = tokio::spawn(record);
+        loop {
+            let is_last = record.is_finished();
+            let shown = store.timeline(&message, Vec::new(), START).await.unwrap();
+            assert_eq!(shown[1], Entry::Step(Step::restart(START)));
+            if is_last {
+                break;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_start_that_finds_no_body_tells_the_end() {
     let directory = tempfile::tempdir().unwrap();
